@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Controller side of ascend.pd_serving.plan: collect, plan once, keep the slices, show what a person wants to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+import typing as t
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect, planner, rehearsal, report, slices
+
+display = Display()
+FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller only; no connection is opened."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        result["changed"] = False
+        _spec, options = self.validate_argument_spec(
+            {
+                "out": {"type": "path"},
+                "query": {"type": "str"},
+                "show": {"type": "bool", "default": True},
+                "rehearsal": {"type": "bool", "default": False},
+                "rehearsal_dir": {"type": "path"},
+            }
+        )
+        hostvars = (task_vars or {})["hostvars"]
+        started = time.monotonic()
+        source = collect.collect(hostvars)
+        if not source["hosts"]:
+            raise AnsibleActionFail(
+                "the inventory has no hosts in the groups prefill and decode; give one with -i, for example -i inventories/2p1d"
+            )
+        state = self._rehearsal_state(options, source, hostvars) if options["rehearsal"] else None
+        try:
+            if state is not None:
+                source = rehearsal.rehearse(source, state)
+            plan = planner.plan(source)
+            encoded = planner.to_json(plan)
+            if options["out"]:
+                _write_private(options["out"], encoded)
+            if not plan.errors:
+                slices.write(plan, self._roots(plan, source, state), constants.DEFAULT_LOCAL_TMP)
+                if state is not None:
+                    self._build_hosts(plan, source)
+        except rehearsal.RehearsalError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        except OSError as problem:
+            raise AnsibleActionFail(f"cannot write {problem.filename}: {problem.strerror}") from problem
+        self._show(plan, options, time.monotonic() - started)
+        result["errors"] = len(plan.errors)
+        result["warnings_found"] = len(plan.findings) - len(plan.errors)
+        if options["query"]:
+            self._query(options["query"], encoded, result)
+        if plan.errors:
+            result["failed"] = True
+            result["msg"] = f"The plan has {report.verdict(plan.findings)} No host was touched.\n" + "\n".join(
+                report.finding_lines(plan.errors)
+            )
+        return result
+
+    # Showing ------------------------------------------------------------------------------------------------------
+
+    def _show(self, plan: planner.Plan, options: dict[str, t.Any], seconds: float) -> None:
+        warnings = [finding for finding in plan.findings if finding.severity == "warning"]
+        if options["show"]:
+            display.display("\n".join(["", *report.plan_lines(plan), ""]))
+        if warnings:
+            display.display("\n".join([*report.finding_lines(warnings), ""]), color=constants.COLOR_WARN)
+        if options["show"]:
+            display.display(f"Planned in {seconds:.2f} s. {report.verdict(plan.findings)}")
+            if options["out"]:
+                display.display(f"Written to {options['out']}")
+
+    def _query(self, query: str, encoded: bytes, result: dict[str, t.Any]) -> None:
+        import jmespath
+        import jmespath.exceptions
+
+        try:
+            found = jmespath.search(query, json.loads(encoded))
+        except jmespath.exceptions.JMESPathError as problem:
+            raise AnsibleActionFail(f"pd_query {query!r} is no JMESPath expression: {problem}") from problem
+        display.display(json.dumps(found, indent=2, ensure_ascii=False))
+        result["query_result"] = found
+
+    # Rehearsal ----------------------------------------------------------------------------------------------------
+
+    def _rehearsal_state(self, options: dict[str, t.Any], source: dict[str, t.Any], hostvars: t.Any) -> str:
+        """The state folder, after making sure that nothing on the command line would win over the overrides."""
+        stronger = sorted(
+            name
+            for name in hostvars._variable_manager.extra_vars
+            if name in rehearsal.OVERRIDDEN or name.startswith(("ansible_become", "ansible_ssh"))
+        )
+        if stronger:
+            raise AnsibleActionFail(
+                f"a rehearsal stays on this machine, but -e {', '.join(stronger)} would overrule that; leave it out of the command line"
+            )
+        first = next(iter(source["hosts"].values()))
+        sources = [str(path) for path in hostvars._inventory._sources or []]
+        state: str = options["rehearsal_dir"] or rehearsal.default_state(str(first.get("pd_cluster_name") or "pd"), sources)
+        state = os.path.abspath(state)
+        if self._task.check_mode and not os.path.isdir(state):
+            # Nothing to look at yet: simulate the fresh hosts in the run's own folder, which goes away with it.
+            state = str(slices.directory(constants.DEFAULT_LOCAL_TMP).parent / "pd_rehearsal")
+        return state
+
+    def _roots(
+        self, plan: planner.Plan, source: dict[str, t.Any], state: str | None
+    ) -> dict[str, slices.HostRoot]:
+        if state is None:
+            return {}
+        return {
+            host: rehearsal.host_root(state, host, str(values["pd_node_ip"]), sys.executable)
+            for host, values in source["hosts"].items()
+        }
+
+    def _build_hosts(self, plan: planner.Plan, source: dict[str, t.Any]) -> None:
+        assert plan.cluster is not None
+        upstream = rehearsal.upstream_directory(sys.prefix)
+        rehearsal.check_upstream(upstream, f"{sys.executable} {FILES / 'fetch_upstream.py'} {upstream}")
+        for host, values in source["hosts"].items():
+            slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
+            if slice_ is not None:
+                chips = int(values.get("pd_chips_per_node") or plan.cluster.hardware.chips_per_node)
+                rehearsal.build_host(slice_, chips, FILES, upstream, sys.executable)
+
+
+def _write_private(path: str, content: bytes) -> None:
+    """Environments may hold secrets, so the file is the user's own."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        os.fchmod(descriptor, 0o600)
+        stream.write(content)

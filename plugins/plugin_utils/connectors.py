@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""KV connectors: who binds, which proxy goes with it, and the --kv-transfer-config of a placement."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from .model import Cluster, Finding, Member, Placement, Role
+
+VLLM_ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
+KV_ROLE: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# Read from the outer config by the worker, also under MultiConnector; everything else belongs to the Mooncake child.
+_OUTER_KEYS = ("kv_load_failure_policy",)
+_OUTER_EXTRA_KEYS = ("ascend_local_comm_res_path",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transport:
+    """How a connector moves KV cache. binding_role listens on kv_port, the other side connects."""
+
+    connector: str
+    binding_role: Role
+    counts_pp: bool
+    counts_pcp: bool
+    proxy_kind: t.Literal["prefill_first", "decode_first"]
+
+    @property
+    def initiator(self) -> Role:
+        """The side that opens the transfer channel and so decides its QoS: decode pulls, prefill pushes."""
+        return "decode" if self.binding_role == "prefill" else "prefill"
+
+
+_PULL = Transport("MooncakeConnectorV1", "prefill", counts_pp=True, counts_pcp=True, proxy_kind="prefill_first")
+TRANSPORTS: dict[str, Transport] = {
+    "MooncakeConnectorV1": _PULL,
+    # With vLLM-Ascend's module path the registered name resolves to the same class.
+    "MooncakeConnector": dataclasses.replace(_PULL, connector="MooncakeConnector"),
+    "MooncakeHybridConnector": Transport(
+        "MooncakeHybridConnector", "prefill", counts_pp=True, counts_pcp=False, proxy_kind="prefill_first"
+    ),
+    "MooncakeLayerwiseConnector": Transport(
+        "MooncakeLayerwiseConnector", "decode", counts_pp=False, counts_pcp=True, proxy_kind="decode_first"
+    ),
+}
+
+
+def transport(cluster: Cluster) -> Transport:
+    return TRANSPORTS[cluster.connector]
+
+
+class Sizes(t.TypedDict):
+    prefill: dict[str, int]
+    decode: dict[str, int]
+
+
+def sizes(cluster: Cluster) -> Sizes:
+    """The prefill/decode block that both sides must agree on; taken from the first instance of each role."""
+    out: dict[Role, dict[str, int]] = {"prefill": {}, "decode": {}}
+    for role, block in out.items():
+        first = next(iter(cluster.of(role)), None)
+        if first is not None:
+            block.update(dp_size=first.dp_size, tp_size=first.tp_size)
+            if first.pp_size > 1:
+                block["pp_size"] = first.pp_size
+    return {"prefill": out["prefill"], "decode": out["decode"]}
+
+
+def kv_transfer_config(
+    cluster: Cluster, placement: Placement, agreed: Sizes, pool_port: int
+) -> tuple[dict[str, t.Any], list[Finding]]:
+    """--kv-transfer-config of one placement, and what the user's additions contradict."""
+    instance, member = placement.instance, placement.member
+    planned: dict[str, t.Any] = {
+        "kv_connector": cluster.connector,
+        "kv_role": KV_ROLE[instance.role],
+        "kv_port": str(instance.kv_port),
+        "kv_connector_extra_config": {"prefill": dict(agreed["prefill"]), "decode": dict(agreed["decode"])},
+    }
+    if instance.qos_priority is not None:
+        planned["kv_connector_extra_config"]["qos_priority"] = instance.qos_priority
+    user = member.kv_transfer_config
+    findings = _contradictions(planned, user, member, ())
+    config = _deep_merged(planned, user)
+    # engine_id is compared as text by upstream: 0 and "0" are one id.
+    if "engine_id" in config:
+        config["engine_id"] = str(config["engine_id"])
+    if cluster.kv_pool is None:
+        return config, findings
+    return _with_pool(config, cluster.kv_pool, pool_port), findings
+
+
+def _with_pool(mooncake: dict[str, t.Any], pool: dict[str, t.Any], pool_port: int) -> dict[str, t.Any]:
+    """Wrap the transport and an AscendStore pool into a MultiConnector.
+
+    lookup_rpc_port is no TCP port but part of a socket's name; it must differ between instances on one host.
+    """
+    child = dict(mooncake)
+    child["kv_connector_extra_config"] = dict(mooncake["kv_connector_extra_config"])
+    outer: dict[str, t.Any] = {"kv_connector": "MultiConnector", "kv_role": mooncake["kv_role"]}
+    outer |= {key: child.pop(key) for key in _OUTER_KEYS if key in child}
+    extra = child["kv_connector_extra_config"]
+    outer_extra = {key: extra.pop(key) for key in _OUTER_EXTRA_KEYS if key in extra}
+    store = {
+        "kv_connector": "AscendStoreConnector",
+        "kv_role": mooncake["kv_role"],
+        "kv_connector_extra_config": {"lookup_rpc_port": str(pool_port), **pool},
+    }
+    outer["kv_connector_extra_config"] = {**outer_extra, "connectors": [child, store]}
+    return outer
+
+
+def _deep_merged(base: dict[str, t.Any], over: dict[str, t.Any]) -> dict[str, t.Any]:
+    out = dict(base)
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(out.get(key), dict):
+            out[key] = _deep_merged(out[key], value)
+        elif not _planned(out, key, base):
+            out[key] = value
+    return out
+
+
+def _planned(out: dict[str, t.Any], key: str, base: dict[str, t.Any]) -> bool:
+    return key in base and not isinstance(base[key], dict)
+
+
+def _contradictions(
+    planned: t.Mapping[str, t.Any], user: t.Mapping[str, t.Any], member: Member, path: tuple[str, ...]
+) -> list[Finding]:
+    findings = []
+    for key, value in user.items():
+        where = ".".join((*path, key))
+        if key == "connectors":
+            findings.append(_contradiction(member, where, value, "the plan composes connectors itself", "use pd_kv_pool"))
+        elif key not in planned:
+            # A size the plan leaves at upstream's default of 1 (pp_size) is still the plan's to say.
+            if path and path[-1] in ("prefill", "decode") and key in ("pp_size", "dp_size", "tp_size") and value != 1:
+                findings.append(_size_contradiction(member, path, where, key, value, 1))
+        elif isinstance(planned[key], dict):
+            if isinstance(value, dict):
+                findings += _contradictions(planned[key], value, member, (*path, key))
+            else:
+                findings.append(_contradiction(member, where, value, "it must be a mapping", "give a mapping or leave it out"))
+        elif str(value) != str(planned[key]) or isinstance(value, bool):
+            if path and path[-1] in ("prefill", "decode"):
+                findings.append(_size_contradiction(member, path, where, key, value, planned[key]))
+            else:
+                owner = {"kv_connector": "pd_connector", "kv_port": "pd_kv_port", "qos_priority": "pd_qos_priority"}.get(key)
+                reason = f"it is {value!r}, but the plan sets {planned[key]!r}"
+                fix = f"set {owner} instead" if owner else "leave it out: the role follows from the inventory group"
+                findings.append(_contradiction(member, where, value, reason, fix))
+    return findings
+
+
+def _size_contradiction(
+    member: Member, path: tuple[str, ...], where: str, key: str, value: t.Any, planned: t.Any
+) -> Finding:
+    return _contradiction(
+        member,
+        where,
+        value,
+        f"it is {value!r}, but the {path[-1]} instances have {planned!r}; engines refuse sizes that differ from their own",
+        f"leave it out: the plan writes both blocks from pd_{key} of the {path[-1]} instances",
+    )
+
+
+def _contradiction(member: Member, where: str, value: t.Any, reason: str, fix: str) -> Finding:
+    return Finding(
+        "kv-transfer-contradiction",
+        "error",
+        member.host,
+        f"pd_kv_transfer_config.{where}",
+        value,
+        f"pd_kv_transfer_config.{where} contradicts the plan: {reason}",
+        fix,
+    )
+
+
+def uses_ascend_module(member: Member) -> bool:
+    return member.kv_transfer_config.get("kv_connector_module_path") == VLLM_ASCEND_MODULE
+

@@ -1,0 +1,592 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""From a plain mapping of inventory variables to a typed Cluster, with every fault of shape, type and scope named.
+
+The mapping is JSON-like, so that planning can be tested and timed without Ansible:
+
+    {"groups": {"prefill": {"hosts": [...], "children": {"prefill_a": ["p1"], ...}}, "decode": {...},
+                "proxy": {"hosts": ["p1"]}, "kv_pool": {...}},
+     "hosts": {"p1": {"ansible_host": "192.0.0.1", "pd_hardware": "a3", ...}, ...}}
+"""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import re
+import typing as t
+
+from . import tables
+from .model import ROLES, Cluster, Finding, Instance, Member, Role
+from .variables import RUN_SWITCHES, VARIABLES, BadValue, Variable, convert
+
+Source = t.Mapping[str, t.Any]
+
+_MISSING = object()
+_PLACEHOLDER = re.compile(
+    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b|^[A-Z]*IP(:PORT)?$", re.IGNORECASE
+)
+# Inside option and environment values only what nobody means literally: templates may well hold "<...>".
+_PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
+_PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name")
+
+
+def read(source: Source) -> tuple[Cluster | None, list[Finding]]:
+    """Return the cluster (None when it cannot even be outlined) and everything wrong with its variables."""
+    reader = _Reader(source)
+    return reader.cluster(), reader.findings
+
+
+class _Reader:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.groups: Source = source["groups"]
+        self.hosts: t.Mapping[str, Source] = source["hosts"]
+        self.findings: list[Finding] = []
+        self._memory: dict[str, tuple[t.Any, tuple[t.Any, bool]]] = {}
+        self._converted: set[str] = set()
+        self._refused: set[tuple[str | None, str]] = set()
+
+    def error(self, rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> None:
+        self.findings.append(Finding(rule, "error", host, variable, value, message, fix))
+
+    # Groups -------------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> Cluster | None:
+        outline = [entry for role in ROLES for entry in self._instances_of(role)]
+        outline = self._named_once(outline)
+        self.instances_on: dict[str, list[str]] = collections.defaultdict(list)
+        for name, _role, hosts in outline:
+            for host in hosts:
+                self.instances_on[host].append(name)
+        proxy_host = self._proxy_host()
+        self.planned_hosts = list(dict.fromkeys([*self.instances_on, *([proxy_host] if proxy_host else [])]))
+        self._unknown_variables()
+        self.entries = self._instance_entries([name for name, _role, _hosts in outline])
+        self._shared_hosts()
+        values, given = self._cluster_values()
+        hardware = tables.hardware(values["pd_hardware"]) if values["pd_hardware"] else None
+        if hardware is None:
+            return None
+        self.default_chips = hardware.chips_per_node
+        # A rehearsal runs processes but shows what the production runtime would.
+        runtime = self.source.get("production_runtime") or values["pd_runtime"]
+        self.sees_every_chip = hardware.privileged or runtime == "process"
+        image, version = self._image(values, given, hardware.image_suffix)
+        counts = dict.fromkeys(ROLES, 0)
+        instances = []
+        for name, role, hosts in outline:
+            instances.append(self._instance(name, role, counts[role], hosts))
+            counts[role] += 1
+        versions = tables.versions(version)
+        return Cluster(
+            name=values["pd_cluster_name"],
+            hardware=hardware,
+            fabric=values["pd_fabric"],
+            topology=values["pd_topology"],
+            versions=type(versions)(
+                vllm_ascend=version,
+                cann=values["pd_cann_version"] or versions.cann,
+                mooncake=values["pd_mooncake_version"] or versions.mooncake,
+                hixl=values["pd_hixl_version"] or versions.hixl,
+                known=versions.known,
+            ),
+            image=image,
+            model_path=values["pd_model_path"] or "",
+            served_model_name=values["pd_served_model_name"] or "",
+            model_is_moe=values["pd_model_is_moe"],
+            model_family=values["pd_model_family"],
+            connector=values["pd_connector"],
+            kv_pool=values["pd_kv_pool"],
+            kv_release_timeout=values["pd_kv_release_timeout"],
+            port_reserve=values["pd_port_reserve"],
+            container_network=values["pd_container_network"],
+            proxy_host=proxy_host,
+            proxy_address=self._node_ip(proxy_host, None) if proxy_host else None,
+            proxy_port=values["pd_proxy_port"],
+            proxy_workers=values["pd_proxy_workers"],
+            runtime=values["pd_runtime"],
+            engine_launcher=values["pd_engine_launcher"],
+            engine_args_common=values["pd_engine_args_common"],
+            engine_env_common=values["pd_engine_env_common"],
+            instances=instances,
+            given=given,
+            rehearsal="production_runtime" in self.source,
+        )
+
+    def _instances_of(self, role: Role) -> list[tuple[str, Role, list[str]]]:
+        group = self.groups.get(role) or {}
+        direct, children = list(group.get("hosts") or []), dict(group.get("children") or {})
+        if not direct and not any(children.values()):
+            self.error(
+                "role-without-hosts",
+                role,
+                None,
+                None,
+                f"group {role} has no hosts, so there would be nobody to {'answer prompts' if role == 'prefill' else role}",
+                f"add hosts to group {role}, or child groups with hosts: one child group per instance",
+            )
+            return []
+        if direct and children:
+            self.error(
+                "role-group-mixed",
+                role,
+                None,
+                direct,
+                f"group {role} has hosts of its own ({_some(direct)}) and child groups ({_some(list(children))}); "
+                "which instance those hosts belong to cannot be told",
+                f"put every host of {role} into a child group (one per instance), or drop the child groups",
+            )
+        if children:
+            for name, hosts in children.items():
+                if not hosts:
+                    self.error(
+                        "instance-without-hosts",
+                        name,
+                        None,
+                        None,
+                        f"instance {name} (child group of {role}) has no hosts",
+                        f"add hosts to group {name} or remove it",
+                    )
+            return [(name, role, list(hosts)) for name, hosts in children.items() if hosts]
+        if role == "prefill":
+            return [(f"prefill-{host}", role, [host]) for host in direct]
+        return [("decode", role, direct)]
+
+    def _named_once(self, outline: list[tuple[str, Role, list[str]]]) -> list[tuple[str, Role, list[str]]]:
+        once: dict[str, tuple[str, Role, list[str]]] = {}
+        for entry in outline:
+            name, role, _hosts = entry
+            if name in once:
+                self.error(
+                    "instance-in-two-roles",
+                    name,
+                    None,
+                    [once[name][1], role],
+                    f"group {name} is an instance of {once[name][1]} and of {role}; an instance has one role",
+                    f"make two groups, one below {once[name][1]} and one below {role}",
+                )
+            once.setdefault(name, entry)
+        return list(once.values())
+
+    def _proxy_host(self) -> str | None:
+        hosts = list((self.groups.get("proxy") or {}).get("hosts") or [])
+        if len(hosts) == 1:
+            return str(hosts[0])
+        self.error(
+            "proxy-host",
+            "proxy",
+            None,
+            hosts,
+            "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({_some(hosts)})",
+            "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
+        )
+        return None
+
+    def _unknown_variables(self) -> None:
+        where: dict[str, list[str]] = collections.defaultdict(list)
+        for host in self.planned_hosts:
+            for name in self.hosts.get(host, {}):
+                if name.startswith("pd_") and name not in VARIABLES and name not in RUN_SWITCHES:
+                    where[name].append(host)
+        for name, hosts in where.items():
+            self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {_some(hosts)})" if len(hosts) > 1 else "")
+
+    def _unknown(self, name: str, host: str, value: t.Any, where: str) -> None:
+        near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.6)
+        self.error(
+            "unknown-variable",
+            host,
+            name,
+            value,
+            f"there is no variable {name}{where}; it would be ignored",
+            f"did you mean {near[0]}?" if near else "see docs/inventory.md for the variables there are",
+        )
+
+    # Hosts in several instances -----------------------------------------------------------------------------------
+
+    def _instance_entries(self, names: list[str]) -> dict[str, dict[str, t.Any]]:
+        value, host = self._common("pd_instances")
+        entries: dict[str, dict[str, t.Any]] = {}
+        for name, values in (value or {}).items():
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+                self.error(
+                    "instance-entry",
+                    host,
+                    "pd_instances",
+                    name,
+                    f"pd_instances names {name}, but the instances are {_some(names)}",
+                    f"did you mean {near[0]}?" if near else "use the name of an instance",
+                )
+            elif not isinstance(values, dict):
+                self.error(
+                    "variable-value",
+                    host,
+                    f"pd_instances.{name}",
+                    values,
+                    f"pd_instances.{name} must be a mapping {{variable: value}}",
+                    "give the variables of this instance as a mapping",
+                )
+            else:
+                entries[name] = values
+                self._instance_entry(host or name, name, values)
+        return entries
+
+    def _instance_entry(self, host: str, name: str, values: dict[str, t.Any]) -> None:
+        for variable, value in values.items():
+            if variable not in VARIABLES:
+                self._unknown(variable, host, value, f" (in pd_instances.{name})")
+            elif VARIABLES[variable].scope == "C":
+                self.error(
+                    "instance-entry",
+                    host,
+                    f"pd_instances.{name}.{variable}",
+                    value,
+                    f"{variable} has one value for the whole cluster and cannot be set for instance {name}",
+                    f"set {variable} once, for all hosts",
+                )
+
+    def _shared_hosts(self) -> None:
+        for host, instances in self.instances_on.items():
+            missing = [name for name in instances if name not in self.entries]
+            if len(instances) > 1 and missing:
+                self.error(
+                    "host-in-several-instances",
+                    host,
+                    "pd_instances",
+                    missing,
+                    f"{host} is in {len(instances)} instances ({_some(instances)}), and a host variable has one value only; "
+                    f"pd_instances has no entry for {_some(missing)}",
+                    "give the variables of each of these instances under pd_instances, at least pd_dp_size, pd_tp_size and pd_chips",
+                )
+
+    # Values -------------------------------------------------------------------------------------------------------
+
+    def _raw(self, variable: Variable, host: str, instance: str | None) -> t.Any:
+        if instance is not None:
+            value = self.entries.get(instance, {}).get(variable.name)
+            if value is not None:
+                return value
+            if not variable.physical and len(self.instances_on[host]) > 1:
+                return _MISSING
+        value = self.hosts.get(host, {}).get(variable.name)
+        return _MISSING if value is None else value
+
+    def _typed(self, variable: Variable, host: str, raw: t.Any) -> t.Any:
+        """The converted value, or _MISSING after a finding."""
+        seen = self._memory.get(variable.name)
+        # True == 1 in Python, so equal values of other types must not share a result.
+        if seen is not None and type(seen[0]) is type(raw) and seen[0] == raw and not isinstance(raw, (list, dict)):
+            value, converted = seen[1]
+            return value
+        if seen is not None and seen[0] is raw:
+            return seen[1][0]
+        if self._placeholder(variable, host, raw):
+            return _MISSING
+        try:
+            value, converted = convert(variable, raw)
+        except BadValue as problem:
+            if (host, variable.name) not in self._refused:
+                self._refused.add((host, variable.name))
+                self._bad_value(variable, host, raw, str(problem))
+            return _MISSING
+        self._memory[variable.name] = (raw, (value, converted))
+        if converted and variable.name not in self._converted:
+            self._converted.add(variable.name)
+            self.findings.append(
+                Finding(
+                    "text-value",
+                    "warning",
+                    host,
+                    variable.name,
+                    raw,
+                    f"{variable.name} is the text {raw!r}; read as {value!r}",
+                    f"write {variable.name}: {str(value).lower()} without quotes (values of -e NAME=VALUE are always text)",
+                )
+            )
+        return value
+
+    def _bad_value(self, variable: Variable, host: str, raw: t.Any, problem: str) -> None:
+        rule, fix = "variable-value", f"set {variable.name} to a fitting value: {variable.meaning}"
+        if variable.name == "pd_hardware" and str(raw).lower() in ("a5", "950", "850", "850e"):
+            fix = "this release plans a2 and a3 hosts; 850/850E/950 (a5) is not supported yet"
+        elif variable.name == "pd_connector" and raw == "MooncakeD2RHConnectorV1":
+            fix = "MooncakeD2RHConnectorV1 runs on a5 hosts, which this release does not plan yet"
+        elif "IPv6" in problem:
+            rule, fix = "node-ip-v6", "give the host's IPv4 address; proxy and connectors split host:port at the first colon"
+        elif variable.kind == "address":
+            rule = "node-ip" if variable.name == "pd_node_ip" else rule
+        self.error(rule, host, variable.name, raw, f"{variable.name} {problem}; it is {_short(raw)}", fix)
+
+    def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
+        if variable.kind in _PLACEHOLDER_KINDS:
+            found = raw if isinstance(raw, str) and _PLACEHOLDER.search(raw) else None
+        else:
+            found = _placeholder_inside(raw)
+        if found is None:
+            return False
+        if (host, variable.name) not in self._refused:
+            self._refused.add((host, variable.name))
+            self.error(
+                "placeholder",
+                host,
+                variable.name,
+                found,
+                f"{variable.name} still holds the placeholder {found!r}",
+                f"replace it by the real value: {variable.meaning}",
+            )
+        return True
+
+    def _common(self, name: str) -> tuple[t.Any, str | None]:
+        """The one value of a cluster variable and the first host that has it; a finding when hosts disagree."""
+        variable, first, first_host = VARIABLES[name], _MISSING, None
+        for host in self.planned_hosts:
+            raw = self.hosts.get(host, {}).get(name)
+            value = _MISSING if raw is None else self._typed(variable, host, raw)
+            if value is _MISSING:
+                continue
+            if first is _MISSING:
+                first, first_host = value, host
+            elif value != first:
+                self.error(
+                    "cluster-variable-differs",
+                    host,
+                    name,
+                    value,
+                    f"{name} must be the same for the whole cluster, but is {_short(first)} on {first_host} "
+                    f"and {_short(value)} on {host}",
+                    f"set {name} once, for example in group_vars/all",
+                )
+                break
+        return (None, None) if first is _MISSING else (first, first_host)
+
+    def _cluster_values(self) -> tuple[dict[str, t.Any], frozenset[str]]:
+        values, given = {}, set()
+        for variable in VARIABLES.values():
+            if variable.scope != "C" or variable.name == "pd_instances":
+                continue
+            value, host = self._common(variable.name)
+            if host is not None:
+                given.add(variable.name)
+            elif variable.required and not self._was_refused(variable.name):
+                self.error(
+                    "required-variable",
+                    "all",
+                    variable.name,
+                    None,
+                    f"{variable.name} is not set",
+                    f"set {variable.name} for all hosts, for example in group_vars/all: {variable.meaning}"
+                    + (f" One of {', '.join(variable.choices)}." if variable.choices else ""),
+                )
+            values[variable.name] = variable.default if value is None else value
+        return values, frozenset(given)
+
+    def _was_refused(self, name: str) -> bool:
+        return any(variable == name for _host, variable in self._refused)
+
+    def _image(self, values: dict[str, t.Any], given: frozenset[str], suffix: str) -> tuple[str, str]:
+        """(image, vLLM-Ascend version); the tag of a given image wins over pd_vllm_ascend_version."""
+        version = values["pd_vllm_ascend_version"]
+        version = version if version.startswith("v") or not version[:1].isdigit() else f"v{version}"
+        image = values["pd_image"]
+        if not image:
+            return tables.default_image(version, suffix), version
+        tag = image_tag(image)
+        if tag is None:
+            return image, version
+        tag_version, _tag_suffix = tag
+        if "pd_vllm_ascend_version" in given and tag_version != version:
+            self.error(
+                "image-version",
+                "all",
+                "pd_vllm_ascend_version",
+                version,
+                f"pd_vllm_ascend_version is {version}, but the tag of pd_image {image} says {tag_version}",
+                f"set pd_vllm_ascend_version to {tag_version}, or leave it out: the tag is enough",
+            )
+        return image, tag_version
+
+    # One instance -------------------------------------------------------------------------------------------------
+
+    def _instance(self, name: str, role: Role, index: int, hosts: list[str]) -> Instance:
+        values: dict[str, t.Any] = {}
+        given = set()
+        complete = True
+        for variable in VARIABLES.values():
+            if variable.scope != "I":
+                continue
+            value, is_given, valid = self._of_instance(variable, name, hosts)
+            values[variable.name] = value
+            if is_given:
+                given.add(variable.name)
+            if not valid or (variable.required and value is None):
+                complete = False
+        members = []
+        for host in hosts:
+            member, member_given = self._member(name, host)
+            given |= member_given
+            if member is None:
+                complete = False
+            else:
+                members.append(member)
+        return Instance(
+            name=name,
+            role=role,
+            index=index,
+            members=members,
+            dp_size=values["pd_dp_size"] or 1,
+            tp_size=values["pd_tp_size"] or 1,
+            pp_size=values["pd_pp_size"],
+            pcp_size=values["pd_pcp_size"],
+            dcp_size=values["pd_dcp_size"],
+            dp_mode=values["pd_dp_mode"],
+            dp_address=values["pd_dp_address"],
+            dp_rpc_port=values["pd_dp_rpc_port"],
+            api_port=values["pd_api_port"],
+            kv_port=values["pd_kv_port"],
+            engine_args=values["pd_engine_args"],
+            engine_env=values["pd_engine_env"],
+            qos_priority=values["pd_qos_priority"],
+            given=frozenset(given),
+            complete=complete,
+        )
+
+    def _of_instance(self, variable: Variable, name: str, hosts: list[str]) -> tuple[t.Any, bool, bool]:
+        """(value or default, whether given, whether valid) of a variable that all hosts of an instance share."""
+        first: t.Any = _MISSING
+        first_host, valid, refused = "", True, False
+        for host in hosts:
+            raw = self._raw(variable, host, name)
+            if raw is _MISSING:
+                continue
+            value = self._typed(variable, host, raw)
+            if value is _MISSING:
+                valid, refused = False, True
+            elif first is _MISSING:
+                first, first_host = value, host
+            elif value != first:
+                self.error(
+                    "instance-variable-differs",
+                    host,
+                    variable.name,
+                    value,
+                    f"{variable.name} must be the same on all hosts of instance {name}, but is {_short(first)} on "
+                    f"{first_host} and {_short(value)} on {host}",
+                    f"set {variable.name} once for the instance, in group_vars/{name} or under pd_instances.{name}",
+                )
+                valid = False
+                break
+        if first is _MISSING:
+            if variable.required and not refused:
+                self._required(variable, name, hosts)
+            return variable.default, False, valid
+        return first, True, valid
+
+    def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
+        shared = [host for host in hosts if len(self.instances_on[host]) > 1]
+        place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({_some(hosts)})"
+        self.error(
+            "required-variable",
+            name,
+            variable.name,
+            None,
+            f"{variable.name} is not set for instance {name}",
+            f"set {variable.name} {place}: {variable.meaning}",
+        )
+
+    def _member(self, name: str, host: str) -> tuple[Member | None, set[str]]:
+        values: dict[str, t.Any] = {}
+        given = set()
+        valid = True
+        for variable in VARIABLES.values():
+            if variable.scope != "H" or variable.name == "pd_node_ip":
+                continue
+            raw = self._raw(variable, host, name)
+            value = variable.default if raw is _MISSING else self._typed(variable, host, raw)
+            if value is _MISSING:
+                valid, value = False, variable.default
+            elif raw is not _MISSING:
+                given.add(variable.name)
+            values[variable.name] = value
+        node_ip = self._node_ip(host, name)
+        if node_ip is None or not valid:
+            return None, given
+        chips_per_node = values["pd_chips_per_node"] or self.default_chips
+        mapped = values["pd_mapped_chips"]
+        every = list(range(chips_per_node))
+        chips = values["pd_chips"] or mapped or every
+        return (
+            Member(
+                host=host,
+                node_ip=node_ip,
+                nic=values["pd_nic"],
+                chips_per_node=chips_per_node,
+                chips=chips,
+                # The runtime numbers what it sees in ascending order, whatever order the list has.
+                mapped_chips=sorted(mapped or (every if self.sees_every_chip else chips)),
+                dp_size_local=values["pd_dp_size_local"],
+                dp_rank_start=values["pd_dp_rank_start"],
+                mounts=values["pd_mounts"],
+                kv_transfer_config=values["pd_kv_transfer_config"],
+                engine_args_extra=values["pd_engine_args_extra"],
+                engine_env_extra=values["pd_engine_env_extra"],
+                roce_addresses=values["pd_roce_addresses"],
+            ),
+            given,
+        )
+
+    def _node_ip(self, host: str, instance: str | None) -> str | None:
+        variable = VARIABLES["pd_node_ip"]
+        raw = self._raw(variable, host, instance)
+        if raw is not _MISSING:
+            value = self._typed(variable, host, raw)
+            return None if value is _MISSING else str(value)
+        fallback = self.hosts.get(host, {}).get("ansible_host") or host
+        try:
+            return str(convert(variable, fallback)[0])
+        except BadValue as problem:
+            if (host, "pd_node_ip") not in self._refused:
+                self._refused.add((host, "pd_node_ip"))
+                if _PLACEHOLDER.search(str(fallback)):
+                    rule, message = "placeholder", f"ansible_host still holds the placeholder {fallback!r}"
+                elif "IPv6" in str(problem):
+                    rule, message = "node-ip-v6", f"ansible_host {fallback} {problem}"
+                else:
+                    rule, message = "node-ip", f"pd_node_ip is not set, and ansible_host {fallback!r} is no IPv4 address"
+                self.error(
+                    rule,
+                    host,
+                    "pd_node_ip",
+                    fallback,
+                    message,
+                    f"set pd_node_ip of {host} to the IPv4 address that engines bind and other hosts reach",
+                )
+            return None
+
+
+def image_tag(image: str) -> tuple[str, str] | None:
+    """(version, suffix) of a vLLM-Ascend image tag such as v0.23.0-a3-openeuler; None for any other tag or a digest only."""
+    name = image.split("@", 1)[0].rsplit("/", 1)[-1]
+    match = re.match(r"[^:]+:(v\d[\w.]*?)(?:-(.+))?$", name)
+    return (match[1], match[2] or "") if match else None
+
+
+def _placeholder_inside(value: t.Any) -> str | None:
+    if isinstance(value, str):
+        return value if _PLACEHOLDER_INSIDE.search(value) else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return next((found for found in map(_placeholder_inside, value) if found is not None), None)
+    return None
+
+
+def _some(names: t.Sequence[str]) -> str:
+    """The first few names, so that a message about 1,000 hosts stays a line."""
+    return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _short(value: t.Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

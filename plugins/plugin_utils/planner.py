@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""The plan: a pure function from inventory variables to every rank, device list, port, environment and argument.
+
+inventory -> layout -> ports -> connectors -> command -> rules. Each step imports only those before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing as t
+
+from . import command, connectors, container, inventory, layout, ports, rules
+from .model import Cluster, Finding, Instance, Placement, PortRange
+
+SCHEMA = 1
+EXAMPLES = "/vllm-workspace/vllm-ascend/examples"
+PROXY_SCRIPTS = {
+    "prefill_first": f"{EXAMPLES}/disaggregated_prefill_v1/load_balance_proxy_server_example.py",
+    "decode_first": f"{EXAMPLES}/disaggregated_prefill_v1/load_balance_proxy_layerwise_server_example.py",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Plan:
+    """cluster is None when the inventory does not even tell the hardware."""
+
+    cluster: Cluster | None
+    placements: list[Placement]
+    proxy: dict[str, t.Any] | None
+    findings: list[Finding]
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def plan(source: inventory.Source) -> Plan:
+    """Work out everything; findings tell what is wrong, and what could not be laid out is left out."""
+    cluster, findings = inventory.read(source)
+    if cluster is None:
+        return Plan(None, [], None, findings)
+    placements, layout_findings = layout.lay_out(cluster)
+    findings += layout_findings
+    transport = connectors.transport(cluster)
+    ports.assign(cluster, placements, transport)
+    arguments = _fill_commands(cluster, placements, findings)
+    findings += rules.check(rules.Context(cluster, placements, arguments, transport))
+    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings))
+
+
+def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:
+    agreed = connectors.sizes(cluster)
+    arguments: list[command.Arguments] = []
+    pool_ports: dict[str, int] = {}
+    shared: dict[int, command.Arguments] = {}
+    for placement in placements:
+        instance, member = placement.instance, placement.member
+        pool_ports[placement.host] = pool_ports.get(placement.host, -1) + 1
+        config, config_findings = connectors.kv_transfer_config(cluster, placement, agreed, pool_ports[placement.host])
+        args = shared.get(id(instance)) if not member.engine_args_extra else None
+        if args is None:
+            args = command.arguments(cluster, instance, member)
+            if not member.engine_args_extra:
+                shared[id(instance)] = args
+        findings += config_findings
+        findings += command.fill(cluster, placement, args, config)
+        arguments.append(args)
+    return arguments
+
+
+def _proxy(
+    cluster: Cluster, placements: list[Placement], transport: connectors.Transport
+) -> dict[str, t.Any] | None:
+    """Upstream's example proxy with every API endpoint; one hosts list and one ports list of equal length per role."""
+    if cluster.proxy_host is None or cluster.proxy_address is None:
+        return None
+    argv = ["python3", PROXY_SCRIPTS[transport.proxy_kind]]
+    argv += ["--host", cluster.proxy_address, "--port", str(cluster.proxy_port)]
+    for role, option in (("prefill", "prefiller"), ("decode", "decoder")):
+        served = [
+            (placement.member.node_ip, str(process.api_port))
+            for placement in placements
+            if placement.instance.role == role
+            for process in placement.processes
+            if process.api_port is not None
+        ]
+        argv += [f"--{option}-hosts", *(host for host, _port in served)]
+        argv += [f"--{option}-ports", *(port for _host, port in served)]
+    if cluster.proxy_workers > 1:
+        argv += ["--workers", str(cluster.proxy_workers)]
+    return {
+        "host": cluster.proxy_host,
+        "address": cluster.proxy_address,
+        "kind": transport.proxy_kind,
+        "port": cluster.proxy_port,
+        "name": container.unit_name(cluster, "proxy"),
+        "image": cluster.image,
+        "argv": argv,
+    }
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Errors first; what is wrong alike on many hosts is said once, with the others named."""
+    groups: dict[tuple[str, str | None, str, str], list[Finding]] = {}
+    for finding in findings:
+        message = finding.message.replace(f" on {finding.host}", "") if finding.host else finding.message
+        groups.setdefault((finding.rule, finding.variable, message, finding.fix), []).append(finding)
+    out = []
+    for (_rule, _variable, _message, _fix), alike in groups.items():
+        first = alike[0]
+        others = [str(finding.host) for finding in alike[1:] if finding.host != first.host]
+        if others:
+            more = f", and {len(others) - 4} more" if len(others) > 4 else ""
+            first = dataclasses.replace(first, message=f"{first.message} (also on {', '.join(others[:4])}{more})")
+        out.append(first)
+    return sorted(out, key=lambda finding: finding.severity)
+
+
+# The plan as JSON ---------------------------------------------------------------------------------------------------
+
+
+def to_json(plan_: Plan) -> bytes:
+    """The public JSON (docs/plan.md), one instance, placement and finding a line."""
+    head: dict[str, t.Any] = {"schema": SCHEMA, "cluster": _cluster(plan_.cluster)}
+    rows = {
+        "instances": [_instance(i) for i in plan_.cluster.instances if i.complete] if plan_.cluster else [],
+        "placements": [placement_json(plan_.cluster, p) for p in plan_.placements] if plan_.cluster else [],
+        "hosts": hosts_json(plan_),
+        "findings": [finding_json(finding) for finding in plan_.findings],
+    }
+    parts = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
+    for key, entries in rows.items():
+        parts.append(f"{_dump(key)}: [\n" + ",\n".join(map(_dump, entries)) + "\n]")
+    parts.append(f'"proxy": {_dump(plan_.proxy)}')
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode("utf-8", "surrogatepass")
+
+
+def _dump(value: t.Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _cluster(cluster: Cluster | None) -> dict[str, t.Any] | None:
+    if cluster is None:
+        return None
+    versions = cluster.versions
+    return {
+        "name": cluster.name,
+        "hardware": cluster.hardware.name,
+        "fabric": cluster.fabric,
+        "topology": cluster.topology,
+        "connector": cluster.connector,
+        "versions": {
+            "vllm_ascend": versions.vllm_ascend,
+            "cann": versions.cann,
+            "mooncake": versions.mooncake,
+            "hixl": versions.hixl,
+        },
+        "image": cluster.image,
+        "model_path": cluster.model_path,
+        "served_model_name": cluster.served_model_name,
+        "model_is_moe": cluster.model_is_moe,
+        "model_family": cluster.model_family,
+        "kv_release_timeout": cluster.kv_release_timeout,
+        "port_reserve": cluster.port_reserve,
+        "runtime": cluster.runtime,
+        "engine_launcher": cluster.engine_launcher,
+    }
+
+
+def _instance(instance: Instance) -> dict[str, t.Any]:
+    return {
+        "name": instance.name,
+        "role": instance.role,
+        "dp_size": instance.dp_size,
+        "tp_size": instance.tp_size,
+        "pp_size": instance.pp_size,
+        "pcp_size": instance.pcp_size,
+        "dcp_size": instance.dcp_size,
+        "dp_mode": instance.dp_mode,
+        "hosts": instance.hosts,
+        "dp_address": instance.dp_address,
+        "dp_rpc_port": instance.dp_rpc_port,
+        "api_port": instance.api_port,
+        "kv_port": instance.kv_port,
+    }
+
+
+def placement_json(cluster: Cluster, placement: Placement) -> dict[str, t.Any]:
+    return {
+        "instance": placement.instance.name,
+        "host": placement.host,
+        "role": placement.instance.role,
+        "node_ip": placement.member.node_ip,
+        "chips": placement.used_chips,
+        "dp_rank_start": placement.dp_rank_start,
+        "dp_size_local": placement.dp_size_local,
+        "kv_listen": list(placement.kv_listen or ()),
+        "ports": [_ports(item) for item in placement.ports],
+        "container": container.container(cluster, placement),
+        "processes": [
+            {
+                "dp_rank": process.dp_rank,
+                "dp_ranks": process.dp_ranks,
+                "visible_devices": process.visible_devices,
+                "api_port": process.api_port,
+                "env": process.env,
+                "argv": process.argv,
+            }
+            for process in placement.processes
+        ],
+    }
+
+
+def _ports(item: PortRange) -> dict[str, t.Any]:
+    return {"first": item.first, "last": item.last, "owner": item.owner, "variable": item.variable}
+
+
+def hosts_json(plan_: Plan) -> list[dict[str, t.Any]]:
+    """Per host: its placements, the ranges its engines share, and the one value for ip_local_reserved_ports."""
+    cluster = plan_.cluster
+    if cluster is None:
+        return []
+    on_host: dict[str, list[Placement]] = {}
+    for placement in plan_.placements:
+        on_host.setdefault(placement.host, []).append(placement)
+    if cluster.proxy_host and cluster.proxy_address:
+        on_host.setdefault(cluster.proxy_host, [])
+    rows = []
+    for host, placements in on_host.items():
+        listeners = [item for placement in placements for item in placement.ports]
+        shared = ports.shared_ranges(cluster, placements) if placements else []
+        if host == cluster.proxy_host:
+            listeners.append(PortRange(cluster.proxy_port, cluster.proxy_port, "proxy", "pd_proxy_port"))
+        rows.append(
+            {
+                "host": host,
+                "node_ip": placements[0].member.node_ip if placements else cluster.proxy_address,
+                "instances": [placement.instance.name for placement in placements],
+                "proxy": host == cluster.proxy_host,
+                "shared_ports": [_ports(item) for item in shared],
+                "ip_local_reserved_ports": ports.merged(
+                    [*listeners, *(item for item in shared if item.owner == ports.HCCL)]
+                ),
+            }
+        )
+    return rows
+
+
+def finding_json(finding: Finding) -> dict[str, t.Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "host": finding.host,
+        "variable": finding.variable,
+        "value": finding.value,
+        "message": finding.message,
+        "fix": finding.fix,
+        "see": finding.see,
+    }

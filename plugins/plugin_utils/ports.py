@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Port arithmetic: what the connectors bind, what the plan chooses, what a host must keep free.
+
+Sources: vLLM-Ascend's connectors (which side binds, by global rank), Mooncake's transfer engine, HCCL. Values that a
+user gives are never changed; what is chosen here depends on earlier instances of the same role only, so appending an
+instance moves nobody's ports.
+"""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+
+from . import tables
+from .connectors import Transport
+from .layout import is_headless
+from .model import Cluster, Instance, Placement, PortRange, Role
+
+API_PORT, RPC_PORT, STEP = 7100, 12321, 100
+HCCL = "hccl"
+
+
+def kv_listen(
+    transport: Transport,
+    role: Role,
+    kv_port: int,
+    dp_rank_start: int,
+    dp_size_local: int,
+    tp_size: int,
+    pp_size: int = 1,
+    pcp_size: int = 1,
+) -> tuple[int, int] | None:
+    """(first, last) port that the connector's workers of one placement bind; None when this side only connects.
+
+    Upstream counts by the global data-parallel rank G. Pull (MooncakeConnectorV1): the producer binds
+    kv_port + G*T*P*C + ...; MooncakeHybridConnector has no C. Push (MooncakeLayerwiseConnector): the consumer binds
+    kv_port + G*C*T + ..., without P.
+    """
+    if role != transport.binding_role:
+        return None
+    width = tp_size
+    if transport.counts_pp:
+        width *= pp_size
+    if transport.counts_pcp:
+        width *= pcp_size
+    return kv_port + dp_rank_start * width, kv_port + (dp_rank_start + dp_size_local) * width - 1
+
+
+def api_ports(api_port: int, dp_size_local: int) -> tuple[int, int]:
+    """One API server per external rank, counted up from the first, as upstream's launcher does."""
+    return api_port, api_port + dp_size_local - 1
+
+
+def binds_rpc(instance: Instance) -> bool:
+    """The head of a DP group listens when the group spans processes; one process keeps to IPC."""
+    return instance.dp_size > 1 and (instance.external or len(instance.members) > 1)
+
+
+def assign(cluster: Cluster, placements: list[Placement], transport: Transport) -> None:
+    """Choose the ports the user left open, then fill in kv_listen, API ports and the ranges of every placement."""
+    by_instance: dict[int, list[Placement]] = collections.defaultdict(list)
+    for placement in placements:
+        by_instance[id(placement.instance)].append(placement)
+    complete = [instance for instance in cluster.instances if id(instance) in by_instance]
+    roles_on: dict[str, set[Role]] = collections.defaultdict(set)
+    for instance in complete:
+        for host in instance.hosts:
+            roles_on[host].add(instance.role)
+    taken: dict[tuple[Role, str], list[Instance]] = collections.defaultdict(list)
+    lanes: dict[int, int] = {}
+    for instance in complete:
+        near = list({id(o): o for host in instance.hosts for o in taken[instance.role, host]}.values())
+        lanes[id(instance)] = _free_lane({lanes[id(other)] for other in near})
+        _choose(instance, lanes[id(instance)], roles_on)
+        if instance.kv_port is None:
+            instance.kv_port = _kv_port(instance, near, by_instance, transport)
+        for host in instance.hosts:
+            taken[instance.role, host].append(instance)
+    for placement in placements:
+        _fill(placement, transport)
+
+
+def _free_lane(used: set[int]) -> int:
+    lane = 0
+    while lane in used:
+        lane += 1
+    return lane
+
+
+def _choose(instance: Instance, lane: int, roles_on: dict[str, set[Role]]) -> None:
+    """API and RPC ports: instances of one role that meet on a host count up; decode steps aside of prefill."""
+    beside_prefill = instance.role == "decode" and any("prefill" in roles_on[host] for host in instance.hosts)
+    if instance.api_port is None:
+        instance.api_port = API_PORT + STEP * (2 * lane + beside_prefill)
+    if instance.dp_rpc_port is None:
+        instance.dp_rpc_port = RPC_PORT + 2 * lane + beside_prefill
+    if instance.dp_address is None:
+        instance.dp_address = instance.members[0].node_ip
+
+
+def _kv_port(
+    instance: Instance, near: list[Instance], by_instance: dict[int, list[Placement]], transport: Transport
+) -> int:
+    """Default base of this instance, or the next free one of its role's where it meets earlier ones on a host.
+
+    Prefill takes base + 0 and + 100 (mod 400), decode base + 200 and + 300, so the roles do not meet.
+    """
+    base = tables.default_kv_base(max(member.chips_per_node for member in instance.members))
+    base += 2 * STEP if instance.role == "decode" else 0
+    blocked: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
+    for other in near:
+        for placement in by_instance[id(other)]:
+            blocked[placement.host].append(_block(placement, other.kv_port or 0, transport))
+    position = instance.index % 2
+    while True:
+        candidate = base + STEP * (position % 2) + 4 * STEP * (position // 2)
+        ranges = [(placement.host, _block(placement, candidate, transport)) for placement in by_instance[id(instance)]]
+        free = not any(
+            first <= last_taken and first_taken <= last
+            for host, (first, last) in ranges
+            for first_taken, last_taken in blocked[host]
+        )
+        if free or candidate > 65535:
+            return candidate
+        position += 1
+
+
+def _block(placement: Placement, kv_port: int, transport: Transport) -> tuple[int, int]:
+    """What the placement would bind if its side were the binding one: instances keep apart on both sides."""
+    instance = placement.instance
+    block = kv_listen(
+        transport,
+        transport.binding_role,
+        kv_port,
+        placement.dp_rank_start,
+        placement.dp_size_local,
+        instance.tp_size,
+        instance.pp_size,
+        instance.pcp_size,
+    )
+    assert block is not None
+    return block
+
+
+def _fill(placement: Placement, transport: Transport) -> None:
+    instance = placement.instance
+    assert instance.kv_port is not None and instance.api_port is not None and instance.dp_rpc_port is not None
+    if instance.external:
+        for offset, process in enumerate(placement.processes):
+            process.api_port = instance.api_port + offset
+    elif not is_headless(placement):
+        placement.processes[0].api_port = instance.api_port
+    served = [process.api_port for process in placement.processes if process.api_port is not None]
+    ports = [PortRange(served[0], served[-1], "api", "pd_api_port")] if served else []
+    if binds_rpc(instance) and placement.dp_rank_start == 0:
+        ports.append(PortRange(instance.dp_rpc_port, instance.dp_rpc_port, "dp_rpc", "pd_dp_rpc_port"))
+    placement.kv_listen = kv_listen(
+        transport,
+        instance.role,
+        instance.kv_port,
+        placement.dp_rank_start,
+        placement.dp_size_local,
+        instance.tp_size,
+        instance.pp_size,
+        instance.pcp_size,
+    )
+    if placement.kv_listen:
+        ports.append(PortRange(*placement.kv_listen, "kv", "pd_kv_port"))
+    placement.ports = ports
+
+
+def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[PortRange]:
+    """Ranges of one host that its engines share or pick from at random; nothing else may listen there.
+
+    Mooncake's transfer engine picks its RPC port in 15000-17000; AscendDirectTransport one in
+    base + chip * R .. base + (chip + 1) * R, counted over the chips of the node; HCCL takes 16 or 32 ports from
+    HCCL_IF_BASE_PORT. Per-process environment can move the last two.
+    """
+    process = placements[0].processes[0]
+    chips = max(placement.member.chips_per_node for placement in placements)
+    per_chip = tables.adxl_ports_per_chip(cluster.versions, cluster.port_reserve)
+    adxl = tables.adxl_base(process.env)
+    given = process.env.get("HCCL_IF_BASE_PORT")
+    hccl = int(given) if given and given.isdigit() else tables.HCCL_BASE_DEFAULT
+    return [
+        PortRange(
+            tables.TRANSFER_ENGINE_FIRST, tables.TRANSFER_ENGINE_LAST, "mooncake transfer engine", "MC_MIN_RPC_PORT"
+        ),
+        PortRange(adxl, adxl + chips * per_chip - 1, "AscendDirectTransport", "ASCEND_BASE_PORT"),
+        PortRange(hccl, hccl + tables.hccl_port_count(cluster.versions) - 1, HCCL, "HCCL_IF_BASE_PORT"),
+    ]
+
+
+def merged(ranges: t.Iterable[PortRange]) -> str:
+    """One value for net.ipv4.ip_local_reserved_ports: sorted, joined where they touch.
+
+    The kernel replaces its list by the value written, so a host gets all of its planned listeners in one. Without it
+    an outgoing connection may sit on a planned port (Linux hands out 32768-60999; kv_port and HCCL lie there).
+    """
+    out: list[list[int]] = []
+    for first, last in sorted((item.first, item.last) for item in ranges):
+        if out and first <= out[-1][1] + 1:
+            out[-1][1] = max(out[-1][1], last)
+        else:
+            out.append([first, last])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in out)

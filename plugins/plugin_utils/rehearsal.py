@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Rehearsal: the same inventory on this machine, every host simulated on a loopback address of its own.
+
+Overrides exactly connection, become, interpreter, ansible_host, pd_node_ip, pd_nic and pd_runtime; everything else is the
+production plan. Nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import typing as t
+
+from .inventory import Source
+from .slices import HostRoot
+
+SIMULATOR_DIRECTORY = "/opt/pd_rehearsal"
+UPSTREAM_VERSION = "0.23.0.post1"
+# 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
+_FIRST_NET, _NETS, _PER_NET = 16, 224, 250
+# A user who gives one of these on the command line would win over the override.
+OVERRIDDEN = (
+    "ansible_connection",
+    "ansible_host",
+    "ansible_python_interpreter",
+    "ansible_become",
+    "ansible_ssh_host",
+    "pd_node_ip",
+    "pd_nic",
+    "pd_runtime",
+)
+
+
+class RehearsalError(Exception):
+    """A rehearsal that cannot start; the text says what to do."""
+
+
+def addresses(hosts: t.Sequence[str], state: str) -> dict[str, str]:
+    """A loopback address per host; rehearsals with other state folders get other addresses."""
+    net = _FIRST_NET + int(hashlib.sha256(state.encode()).hexdigest(), 16) % _NETS
+    if len(hosts) > 250 * _PER_NET:
+        raise RehearsalError(f"{len(hosts)} hosts are more than one machine can rehearse")
+    return {
+        host: f"127.{net}.{1 + position // _PER_NET}.{1 + position % _PER_NET}" for position, host in enumerate(hosts)
+    }
+
+
+def overrides(address: str, python: str) -> dict[str, t.Any]:
+    """Connection variables of one simulated host."""
+    return {
+        "ansible_connection": "local",
+        "ansible_become": False,
+        "ansible_python_interpreter": python,
+        "ansible_host": address,
+    }
+
+
+def rehearse(source: Source, state: str) -> dict[str, t.Any]:
+    """The inventory with the plan's overrides; the rest is shared with the input, which stays as it is."""
+    hosts: t.Mapping[str, Source] = source["hosts"]
+    given = addresses(list(hosts), state)
+    runtimes = {values["pd_runtime"] for values in hosts.values() if values.get("pd_runtime") is not None}
+    out = dict(source)
+    out["production_runtime"] = runtimes.pop() if len(runtimes) == 1 else "docker"
+    out["hosts"] = {
+        host: {
+            **values,
+            "ansible_host": given[host],
+            "pd_node_ip": given[host],
+            "pd_nic": "lo",
+            "pd_runtime": "process",
+            **_without_overridden(values),
+        }
+        for host, values in hosts.items()
+    }
+    return out
+
+
+def _without_overridden(values: Source) -> dict[str, t.Any]:
+    """pd_instances may carry addresses too, and its values would win."""
+    entries = values.get("pd_instances")
+    if not isinstance(entries, dict):
+        return {}
+    return {
+        "pd_instances": {
+            name: {key: value for key, value in entry.items() if key not in ("pd_node_ip", "pd_nic")}
+            if isinstance(entry, dict)
+            else entry
+            for name, entry in entries.items()
+        }
+    }
+
+
+def host_root(state: str, host: str, address: str, python: str) -> HostRoot:
+    """Where a simulated host's paths are, and what its processes need to find the simulators."""
+    root = str(pathlib.Path(state) / "hosts" / host)
+    return HostRoot(
+        root=root,
+        environment={
+            "PD_REHEARSAL_ROOT": root,
+            "PATH": f"{root}{SIMULATOR_DIRECTORY}/bin:/usr/local/bin:/usr/bin:/bin",
+        },
+        connection=overrides(address, python),
+    )
+
+
+# Simulated machines -------------------------------------------------------------------------------------------------
+
+
+def build_host(slice_: dict[str, t.Any], chips_per_node: int, files: pathlib.Path, upstream: pathlib.Path, python: str) -> None:
+    """Make one simulated host: device nodes, driver files, model, tools, upstream's examples.
+
+    A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
+    """
+    root = pathlib.Path(slice_["root"])
+    wanted = json.dumps([slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True)
+    stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    for chip in range(chips_per_node):
+        _touch(root / "dev" / f"davinci{chip}")
+    for node in slice_["checks"]["device_nodes"]:
+        _touch(root / "dev" / node)
+    for entry in slice_["checks"]["paths"]:
+        path = root / entry["path"].strip("/")
+        if entry["type"] == "file":
+            _touch(path, "{}\n" if path.suffix == ".json" else "")
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+    _tools(root, files, python)
+    workspace = root / "vllm-workspace" / "vllm-ascend"
+    workspace.mkdir(parents=True, exist_ok=True)
+    link = workspace / "examples"
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(upstream / "examples")
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def _touch(path: pathlib.Path, content: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_text(content, encoding="utf-8")
+
+
+def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
+    """Wrappers named like the real commands. Python is called by its full path: a version manager's shim costs 170 ms."""
+    folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    quoted = {name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin", "npu_smi_sim.sh", "hccn_tool_sim.sh")}
+    interpreter = shlex.quote(python)
+    scripts = {
+        "vllm": f"exec {interpreter} -I -S {quoted['vllm_sim']} \"$@\"\n",
+        "python3": (
+            'case "$1" in /vllm-workspace/*) script="$PD_REHEARSAL_ROOT$1"; shift; set -- "$script" "$@" ;; esac\n'
+            f"PYTHONPATH={quoted['standin']} exec {interpreter} \"$@\"\n"
+        ),
+        "npu-smi": f'exec /bin/sh {quoted["npu_smi_sim.sh"]} "$@"\n',
+        "hccn_tool": f'exec /bin/sh {quoted["hccn_tool_sim.sh"]} "$@"\n',
+    }
+    for name, body in scripts.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{body}", encoding="utf-8")
+        path.chmod(0o755)
+
+
+def upstream_directory(prefix: str) -> pathlib.Path:
+    """Where set-up puts upstream's example scripts: beside the interpreter, so that each environment has its own."""
+    return pathlib.Path(prefix) / "share" / "pd_serving" / "upstream" / UPSTREAM_VERSION
+
+
+def check_upstream(upstream: pathlib.Path, fetch_command: str) -> None:
+    if not (upstream / "SOURCE.json").exists():
+        raise RehearsalError(
+            f"upstream's proxy scripts (vllm-ascend {UPSTREAM_VERSION}) are not in {upstream}. Fetch them once (needs the "
+            f"Python package index): {fetch_command}"
+        )
+
+
+def default_state(cluster: str, inventories: t.Sequence[str]) -> str:
+    """One state folder per cluster name and inventory, below the user's state directory."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    mark = hashlib.sha256("\n".join(os.path.abspath(path) for path in inventories).encode()).hexdigest()[:8]
+    return os.path.join(base, "pd_serving", "rehearsal", f"{cluster}-{mark}")
+
+

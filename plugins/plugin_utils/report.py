@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What people read: the plan as a table, findings, progress and the summary of a run."""
+
+from __future__ import annotations
+
+import shlex
+import typing as t
+
+from .model import ROLES, Finding, Placement
+from .planner import Plan
+
+MAX_ROWS = 200
+
+
+def table(rows: t.Sequence[t.Sequence[str]]) -> list[str]:
+    """Left-aligned columns; the first row is the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def span(numbers: t.Sequence[int]) -> str:
+    """0-7 or 0-3,8-11: runs of numbers as people write them."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Heading, one row per placement, the proxy."""
+    cluster = plan.cluster
+    if cluster is None:
+        return ["No plan: the inventory does not tell the hardware."]
+    versions = cluster.versions
+    processes = sum(len(placement.processes) for placement in plan.placements)
+    per_role = [count(len(cluster.of(role)), f"{role} instance") for role in ROLES]
+    inside = ", ".join(f"{name} {value or '?'}" for name, value in (("CANN", versions.cann), ("Mooncake", versions.mooncake)))
+    lines = [
+        f"Cluster {cluster.name}: {cluster.hardware.name}, {cluster.connector}, vLLM-Ascend {versions.vllm_ascend} ({inside})",
+        f"{' + '.join(per_role)} on {count(len({p.host for p in plan.placements}), 'host')}, {processes} vllm processes",
+        "",
+    ]
+    rows = [("HOST", "ADDRESS", "INSTANCE", "ROLE", "CHIPS", "RANKS", "TP", "API", "KV LISTENS", "DP RPC")]
+    rows += [_row(placement) for placement in plan.placements[:MAX_ROWS]]
+    if plan.placements:
+        lines += table(rows)
+    if len(plan.placements) > MAX_ROWS:
+        lines.append(f"... and {len(plan.placements) - MAX_ROWS} more placements (all of them: -e plan_out=FILE)")
+    if plan.proxy:
+        ends = {role: _endpoints(plan, role) for role in ROLES}
+        lines += [
+            "",
+            f"Proxy on {plan.proxy['host']}, http://{plan.proxy['address']}:{plan.proxy['port']} ({plan.proxy['kind']}): "
+            + ", ".join(f"{count(number, f'{role} endpoint')}" for role, number in ends.items()),
+        ]
+    return lines
+
+
+def _endpoints(plan: Plan, role: str) -> int:
+    return sum(
+        process.api_port is not None
+        for placement in plan.placements
+        if placement.instance.role == role
+        for process in placement.processes
+    )
+
+
+def _row(placement: Placement) -> tuple[str, ...]:
+    ports = {item.owner: str(item) for item in placement.ports}
+    ranks = range(placement.dp_rank_start, placement.dp_rank_start + placement.dp_size_local)
+    return (
+        placement.host,
+        placement.member.node_ip,
+        placement.instance.name,
+        placement.instance.role,
+        span(placement.used_chips),
+        span(list(ranks)),
+        str(placement.instance.tp_size),
+        ports.get("api", "headless"),
+        ports.get("kv", "-"),
+        ports.get("dp_rpc", "-"),
+    )
+
+
+def finding_lines(findings: t.Sequence[Finding]) -> list[str]:
+    """Each finding as what, where, value, fix."""
+    lines = []
+    for finding in findings:
+        where = " ".join(part for part in (finding.host, finding.variable) if part)
+        value = "" if finding.value is None else f" = {_short(finding.value)}"
+        lines.append(f"{finding.severity.upper()} [{finding.rule}] {where}{value}")
+        lines.append(f"    {finding.message}")
+        lines.append(f"    Fix: {finding.fix}")
+    return lines
+
+
+def _short(value: t.Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def verdict(findings: t.Sequence[Finding]) -> str:
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
+    if not findings:
+        return "No findings."
+    return f"{count(errors, 'error')}, {count(warnings, 'warning')}." + (" Details: docs/rules.md" if findings else "")
+
+
+# Progress of the gate -----------------------------------------------------------------------------------------------
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def progress_line(instance: str, ready: int, total: int, elapsed: float, last: str) -> str:
+    tail = f"  {last[:110]}" if last else ""
+    return f"[{clock(elapsed)}] {instance}: {ready}/{total} ranks ready{tail}"
+
+
+# Summary of a run ---------------------------------------------------------------------------------------------------
+
+
+def summary_lines(
+    overview: dict[str, t.Any],
+    gate: t.Mapping[str, dict[str, t.Any]],
+    verify: dict[str, t.Any] | None,
+    skipped: t.Sequence[str],
+    elapsed: float,
+) -> list[str]:
+    """What an operator wants to see at the end: what serves where, how long it took, what to try."""
+    rows = [("INSTANCE", "ROLE", "HOSTS", "RANKS", "TP", "STATE")]
+    for instance in overview["instances"]:
+        state = gate.get(instance["name"])
+        rows.append(
+            (
+                instance["name"],
+                instance["role"],
+                _hosts(instance["hosts"]),
+                str(instance["ranks"]),
+                str(instance["tp_size"]),
+                _state(state, instance["ranks"]),
+            )
+        )
+    lines = [f"Cluster {overview['name']} ({overview['hardware']}, {overview['connector']})", "", *table(rows), ""]
+    proxy = overview["proxy"]
+    door = f"http://{proxy['address']}:{proxy['port']}"
+    lines.append(f"Door      {door} ({proxy['kind']} proxy on {proxy['host']})")
+    if verify:
+        lines.append(f"Verified  {verify_line(verify)}")
+    lines += [f"Not judged  {entry}" for entry in skipped]
+    lines.append(f"Took      {clock(elapsed)}")
+    if verify:
+        body = f'{{"model": "{overview["served_model_name"]}", "prompt": "Who are you?", "max_tokens": 100, "temperature": 0}}'
+        words = ["curl", "-sS", "--noproxy", "*", f"{door}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
+        lines += ["", "Try it:", "  " + " ".join(shlex.quote(word) for word in words)]
+    return lines
+
+
+def verify_line(verify: dict[str, t.Any]) -> str:
+    latency = verify.get("latency") or {}
+    reached = verify.get("reached") or {}
+    parts = [f"{verify.get('requests', 0)} completions, streamed and not"]
+    for role in ROLES:
+        if role in reached:
+            parts.append(f"{reached[role]['reached']}/{reached[role]['total']} {role} endpoints reached")
+    if latency:
+        parts.append(f"median {latency['median']:.2f} s")
+    return ", ".join(parts)
+
+
+def _hosts(hosts: t.Sequence[str]) -> str:
+    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+
+
+def _state(state: dict[str, t.Any] | None, ranks: int) -> str:
+    if state is None:
+        return "not judged"
+    ready = f"{state['ready']}/{ranks} ready"
+    return f"{ready} after {clock(state['seconds'])}" if state.get("started") else f"{ready}, was up"

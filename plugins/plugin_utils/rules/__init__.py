@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Rules that a planned cluster must keep. Each yields findings; none changes anything.
+
+A new rule is a function `(Context) -> Iterator[Finding]` in the module of its topic, listed in that module's RULES, with a
+title in catalog.py, a section in docs/rules.md and a test. Faults of a single value (type, scope, placeholder) are found
+while the inventory is read, rank and chip faults while it is laid out; their ids are in the catalog too.
+"""
+
+from __future__ import annotations
+
+from ..model import Finding
+from . import cluster, engine_options, ports, sizes
+from .context import Context
+
+_ALL = (*cluster.RULES, *sizes.RULES, *ports.RULES, *engine_options.RULES)
+
+
+def check(context: Context) -> list[Finding]:
+    """Every finding of every rule."""
+    return [finding for rule in _ALL for finding in rule(context)]
+
+
+__all__ = ["Context", "check"]
+

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Values of the whole cluster: addresses, image, connector, timeouts, proxy, engine ids, QoS."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .. import tables
+from ..connectors import VLLM_ASCEND_MODULE, uses_ascend_module
+from ..inventory import image_tag
+from ..model import Finding
+from .context import Context, error, warning
+
+# Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
+# prefill free blocks that decode then reads (garbled answers, nothing in any log).
+KV_RELEASE_TIMEOUT_MINIMUM = 60
+
+
+def node_addresses(context: Context) -> t.Iterator[Finding]:
+    owner: dict[str, str] = {}
+    members = [(member.node_ip, member.host) for instance in context.cluster.instances for member in instance.members]
+    if context.cluster.proxy_host and context.cluster.proxy_address:
+        members.append((context.cluster.proxy_address, context.cluster.proxy_host))
+    told: set[str] = set()
+    for address, host in members:
+        first = owner.setdefault(address, host)
+        if first != host and host not in told:
+            told.add(host)
+            yield error(
+                "node-ip-twice",
+                host,
+                "pd_node_ip",
+                address,
+                f"{first} and {host} have the same pd_node_ip, {address}",
+                f"correct the address of {first} or {host}; a copied line is the usual cause",
+            )
+        if address.startswith("127.") and host not in told and not context.cluster.rehearsal:
+            told.add(host)
+            yield error(
+                "node-ip-loopback",
+                host,
+                "pd_node_ip",
+                address,
+                f"pd_node_ip of {host} is the loopback address {address}, which no other host reaches",
+                "give the address of the host's network card",
+            )
+
+
+def container_network(context: Context) -> t.Iterator[Finding]:
+    network = context.cluster.container_network
+    if network != "host":
+        yield error(
+            "container-network",
+            "all",
+            "pd_container_network",
+            network,
+            f"pd_container_network is {network!r}: HCCL takes a container with an address of its own for another server and "
+            "looks for RoCE between chips of one host",
+            "leave pd_container_network at host",
+        )
+
+
+def image(context: Context) -> t.Iterator[Finding]:
+    cluster = context.cluster
+    tag = image_tag(cluster.image)
+    if tag is not None:
+        version, suffix = tag
+        parts = [part for part in suffix.split("-") if part and part != "openeuler"]
+        wanted = [cluster.hardware.image_suffix] if cluster.hardware.image_suffix else []
+        if parts != wanted:
+            expected = "-".join([version, *wanted])
+            yield error(
+                "image-hardware",
+                "all",
+                "pd_image",
+                cluster.image,
+                f"the tag of {cluster.image} is not for pd_hardware {cluster.hardware.name}: its suffix is "
+                f"{'-'.join(parts) or 'empty (the a2 build)'}",
+                f"use the tag {expected} (or {expected}-openeuler)",
+            )
+    if not cluster.versions.known:
+        yield warning(
+            "version-unknown",
+            "all",
+            "pd_image" if "pd_image" in cluster.given else "pd_vllm_ascend_version",
+            cluster.versions.vllm_ascend,
+            f"vLLM-Ascend {cluster.versions.vllm_ascend} is not in the version table: its CANN and Mooncake versions are not known, "
+            "and every known name of the KV release timeout is set",
+            "set pd_vllm_ascend_version to a released version, or check pd_cann_version and pd_mooncake_version yourself",
+        )
+
+
+def plain_connector(context: Context) -> t.Iterator[Finding]:
+    if context.cluster.connector != "MooncakeConnector":
+        return
+    for instance in context.complete:
+        for member in instance.members:
+            if not uses_ascend_module(member):
+                yield error(
+                    "connector-plain-mooncake",
+                    member.host,
+                    "pd_connector",
+                    context.cluster.connector,
+                    f"pd_connector MooncakeConnector on {member.host} resolves to vLLM's CUDA class",
+                    "use MooncakeConnectorV1, or set pd_kv_transfer_config.kv_connector_module_path to " + VLLM_ASCEND_MODULE,
+                )
+                break
+
+
+def pool_pair(context: Context) -> t.Iterator[Finding]:
+    cluster = context.cluster
+    if cluster.kv_pool is None:
+        return
+    if cluster.connector == "MooncakeLayerwiseConnector":
+        yield error(
+            "layerwise-with-pool",
+            "all",
+            "pd_kv_pool",
+            ["MooncakeLayerwiseConnector", "AscendStoreConnector"],
+            "the connectors [MooncakeLayerwiseConnector, AscendStoreConnector] do not work together (upstream's answer)",
+            "drop pd_kv_pool, or use MooncakeConnectorV1",
+        )
+    yield warning(
+        "pool-not-started",
+        "all",
+        "pd_kv_pool",
+        cluster.kv_pool,
+        "the engines' pool settings are planned, but this release does not start the pool's master",
+        "start the master yourself before site.yml, and set MOONCAKE_CONFIG_PATH in pd_engine_env_common",
+    )
+
+
+def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
+    seconds = context.cluster.kv_release_timeout
+    if seconds < KV_RELEASE_TIMEOUT_MINIMUM:
+        yield error(
+            "kv-release-timeout",
+            "all",
+            "pd_kv_release_timeout",
+            seconds,
+            f"pd_kv_release_timeout is {seconds} s: prefill would free KV cache that decode is still to read, which gives garbled answers",
+            f"use {KV_RELEASE_TIMEOUT_MINIMUM} or more; 480 is upstream's default, 1800 for long sequences",
+        )
+
+
+def engine_ids(context: Context) -> t.Iterator[Finding]:
+    say = error if tables.engine_id_must_differ(context.cluster.versions) else warning
+    owner: dict[str, tuple[str, str]] = {}
+    for instance in context.complete:
+        for member in instance.members:
+            engine_id = member.kv_transfer_config.get("engine_id")
+            if engine_id is None:
+                continue
+            first_instance, first_host = owner.setdefault(str(engine_id), (instance.name, member.host))
+            if first_instance != instance.name:
+                yield say(
+                    "engine-id-twice",
+                    member.host,
+                    "pd_kv_transfer_config.engine_id",
+                    engine_id,
+                    f"engine_id {str(engine_id)!r} is used by {first_instance} ({first_host}) and {instance.name} ({member.host})",
+                    "leave engine_id out (vLLM-Ascend 0.13 and newer make it unique), or give every instance its own",
+                )
+                break
+
+
+def proxy_workers(context: Context) -> t.Iterator[Finding]:
+    cluster, kind = context.cluster, context.transport.proxy_kind
+    if cluster.proxy_workers == 1:
+        return
+    if kind != "prefill_first":
+        reason = f"the {kind} proxy of {cluster.connector} has no --workers"
+    elif not tables.proxy_has_workers(cluster.versions):
+        reason = f"the proxy of vLLM-Ascend {cluster.versions.vllm_ascend} has no --workers (0.21 and newer do)"
+    else:
+        return
+    yield error(
+        "proxy-workers", cluster.proxy_host, "pd_proxy_workers", cluster.proxy_workers, reason, "leave pd_proxy_workers at 1"
+    )
+
+
+def launcher(context: Context) -> t.Iterator[Finding]:
+    if context.cluster.engine_launcher != "upstream":
+        return
+    for instance in context.complete:
+        if not instance.external:
+            yield error(
+                "upstream-launcher-internal",
+                instance.name,
+                "pd_engine_launcher",
+                "upstream",
+                f"instance {instance.name} has internal data parallelism, which launch_online_dp.py cannot start",
+                "use pd_engine_launcher: builtin, or pd_dp_mode: external",
+            )
+
+
+def qos(context: Context) -> t.Iterator[Finding]:
+    """The side that opens the channel decides its QoS; a value on the other side alone does nothing."""
+    given = [instance for instance in context.complete if instance.qos_priority is not None]
+    initiator = context.transport.initiator
+    if given and not any(instance.role == initiator for instance in given):
+        first = given[0]
+        yield warning(
+            "qos-on-passive-side",
+            first.name,
+            "pd_qos_priority",
+            first.qos_priority,
+            f"pd_qos_priority is set for {first.role} only, but with {context.cluster.connector} {initiator} opens the channel and decides",
+            f"set pd_qos_priority for {initiator}",
+        )
+
+
+RULES = (
+    node_addresses,
+    container_network,
+    image,
+    plain_connector,
+    pool_pair,
+    kv_release_timeout,
+    engine_ids,
+    proxy_workers,
+    launcher,
+    qos,
+)

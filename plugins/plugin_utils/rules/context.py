@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What a rule sees, and the two ways it speaks."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import typing as t
+
+from ..command import Arguments
+from ..connectors import Transport
+from ..model import Cluster, Finding, Instance, Placement, Role
+
+
+@dataclasses.dataclass
+class Context:
+    """arguments holds the merged options of each placement, in the order of placements."""
+
+    cluster: Cluster
+    placements: list[Placement]
+    arguments: list[Arguments]
+    transport: Transport
+
+    @functools.cached_property
+    def complete(self) -> list[Instance]:
+        return [instance for instance in self.cluster.instances if instance.complete]
+
+    @functools.cached_property
+    def on_host(self) -> dict[str, list[Placement]]:
+        hosts: dict[str, list[Placement]] = collections.defaultdict(list)
+        for placement in self.placements:
+            hosts[placement.host].append(placement)
+        return hosts
+
+    def first(self, role: Role) -> Instance | None:
+        return next((instance for instance in self.complete if instance.role == role), None)
+
+    @functools.cached_property
+    def options_of(self) -> dict[str, list[tuple[Placement, Arguments]]]:
+        """Instance name -> its placements with distinct options: one entry where all hosts have the same."""
+        out: dict[str, list[tuple[Placement, Arguments]]] = collections.defaultdict(list)
+        for placement, args in zip(self.placements, self.arguments, strict=True):
+            entries = out[placement.instance.name]
+            if not any(known is args or known == args for _placement, known in entries):
+                entries.append((placement, args))
+        return out
+
+    def of_role(self, role: Role) -> t.Iterator[tuple[Placement, Arguments]]:
+        for instance in self.complete:
+            if instance.role == role:
+                yield from self.options_of[instance.name]
+
+
+def error(rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> Finding:
+    return Finding(rule, "error", host, variable, value, message, fix)
+
+
+def warning(rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> Finding:
+    return Finding(rule, "warning", host, variable, value, message, fix)

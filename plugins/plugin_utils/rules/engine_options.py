@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Options of prefill and decode that must fit together, and options that do nothing or harm on one side."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ..command import Arguments, json_option, option
+from ..model import ROLES, Finding, Placement, Role
+from ..tables import HYBRID_CONNECTOR
+from .context import Context, error, warning
+
+_JSON_OPTIONS = ("speculative-config", "additional-config", "compilation-config", "model-loader-extra-config")
+_DSPARK_MINIMUM = 5
+
+
+def json_text(context: Context) -> t.Iterator[Finding]:
+    """A JSON option given as text must be JSON: Python's True and single quotes reach the engine as they are."""
+    for role in ROLES:
+        for placement, args in context.of_role(role):
+            for name in _JSON_OPTIONS:
+                value = option(args, name)
+                problem = _json_problem(value)
+                if problem:
+                    yield error(
+                        "json-option",
+                        placement.host,
+                        _variable(args, name),
+                        value,
+                        f"--{name} of instance {placement.instance.name} is no JSON object: {problem}",
+                        "give it as a YAML mapping; the plan writes the JSON",
+                    )
+
+
+def _json_problem(value: t.Any) -> str | None:
+    if value is None or isinstance(value, dict):
+        return None
+    if not isinstance(value, str):
+        return f"it is {value!r}"
+    try:
+        loaded = json.loads(value)
+    except ValueError as problem:
+        return str(problem)
+    return None if isinstance(loaded, dict) else f"it is {loaded!r}"
+
+
+def text_booleans(context: Context) -> t.Iterator[Finding]:
+    for role in ROLES:
+        for placement, args in context.of_role(role):
+            for argument in args.values():
+                if isinstance(argument.value, str) and argument.value.lower() in ("true", "false", "none", "null"):
+                    yield warning(
+                        "text-option",
+                        placement.host,
+                        f"{argument.variable}.{argument.name}",
+                        argument.value,
+                        f"--{argument.name} gets the text {argument.value!r} as its value; a flag takes none",
+                        f"write {argument.value.lower()} without quotes if a flag (or no option at all) is meant",
+                    )
+
+
+def speculative(context: Context) -> t.Iterator[Finding]:
+    """num_speculative_tokens of prefill against decode, by model family and method."""
+    prefill, decode = _speculative(context, "prefill"), _speculative(context, "decode")
+    wrong = [entry for entry in (*prefill, *decode) if not _tokens_fit(entry[2])]
+    for placement, variable, config in wrong:
+        tokens = config["num_speculative_tokens"]
+        yield error(
+            "speculative-tokens",
+            placement.host,
+            variable,
+            tokens,
+            f"num_speculative_tokens of {placement.instance.role} instance {placement.instance.name} is {tokens!r}",
+            "give a whole number, 1 or more",
+        )
+    if wrong:
+        return
+    for p_placement, _p_variable, p_config in prefill[:1]:
+        for d_placement, d_variable, d_config in decode[:1]:
+            yield from _speculative_pair(context, p_placement, p_config, d_placement, d_variable, d_config)
+
+
+def _tokens_fit(config: dict[str, t.Any]) -> bool:
+    tokens = config.get("num_speculative_tokens", 1)
+    return isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1
+
+
+def _speculative_pair(
+    context: Context,
+    prefill: Placement,
+    p_config: dict[str, t.Any],
+    decode: Placement,
+    variable: str,
+    d_config: dict[str, t.Any],
+) -> t.Iterator[Finding]:
+    p_tokens, d_tokens = p_config.get("num_speculative_tokens"), d_config.get("num_speculative_tokens")
+    names = f"prefill ({prefill.instance.name}) has {p_tokens or 'none'}, decode ({decode.instance.name}) {d_tokens or 'none'}"
+    methods = {p_config.get("method"), d_config.get("method")} - {None}
+    if len(methods) > 1:
+        yield error(
+            "speculative-method",
+            decode.host,
+            variable.replace("num_speculative_tokens", "method"),
+            d_config.get("method"),
+            f"the speculative method is {p_config.get('method')!r} on prefill and {d_config.get('method')!r} on decode",
+            "use the same method on both sides",
+        )
+    elif methods == {"dspark"}:
+        if p_tokens != d_tokens or (p_tokens or 0) < _DSPARK_MINIMUM:
+            yield error(
+                "speculative-tokens",
+                decode.host,
+                variable,
+                d_tokens,
+                f"method dspark needs equal num_speculative_tokens of {_DSPARK_MINIMUM} or more on both sides: {names}",
+                "set the same number, 5 or more, for prefill and decode",
+            )
+    elif context.cluster.model_family == "hybrid_mamba":
+        if p_tokens != d_tokens:
+            yield error(
+                "speculative-tokens",
+                decode.host,
+                variable,
+                d_tokens,
+                f"hybrid_mamba models need equal num_speculative_tokens on both sides: {names}",
+                "set the same number for prefill and decode",
+            )
+    elif p_tokens is not None and d_tokens is None:
+        yield error(
+            "speculative-tokens",
+            decode.host,
+            variable,
+            d_tokens,
+            f"with speculative decoding decode needs num_speculative_tokens of 1 or more: {names}",
+            "set it for decode, or drop it for prefill",
+        )
+    elif (p_tokens or 1) > 1:
+        yield warning(
+            "speculative-tokens",
+            prefill.host,
+            variable,
+            p_tokens,
+            f"the guide asks for num_speculative_tokens 1 on prefill (more only costs time there): {names}",
+            "set 1 for prefill unless you follow a recipe that has measured otherwise",
+        )
+
+
+def _speculative(context: Context, role: Role) -> list[tuple[Placement, str, dict[str, t.Any]]]:
+    return [
+        (
+            placement,
+            f"{_variable(args, 'speculative-config')}.num_speculative_tokens",
+            json_option(args, "speculative-config"),
+        )
+        for placement, args in context.of_role(role)
+    ]
+
+
+def prefix_cache_hybrid(context: Context) -> t.Iterator[Finding]:
+    """Decode of hybrid models hangs after a prefix-cache hit (known upstream limit)."""
+    if context.cluster.model_family != "hybrid_mamba":
+        return
+    for role in ROLES:
+        say = warning if role == "prefill" else error
+        for placement, args in context.of_role(role):
+            if option(args, "enable-prefix-caching") is True:
+                yield say(
+                    "hybrid-prefix-cache",
+                    placement.host,
+                    _variable(args, "enable-prefix-caching"),
+                    True,
+                    f"{role} instance {placement.instance.name} of a hybrid_mamba model has prefix caching on; a hit can hang it",
+                    f"set no-enable-prefix-caching: true for {role}",
+                )
+
+
+def hybrid_manager(context: Context) -> t.Iterator[Finding]:
+    if context.cluster.connector != HYBRID_CONNECTOR:
+        return
+    for role in ROLES:
+        for placement, args in context.of_role(role):
+            if option(args, "disable-hybrid-kv-cache-manager") is not False:
+                yield error(
+                    "hybrid-manager",
+                    placement.host,
+                    _variable(args, "disable-hybrid-kv-cache-manager"),
+                    option(args, "disable-hybrid-kv-cache-manager"),
+                    f"{HYBRID_CONNECTOR} needs the hybrid KV cache manager, which vLLM switches off beside a connector "
+                    f"(instance {placement.instance.name})",
+                    "set no-disable-hybrid-kv-cache-manager: true in pd_engine_args_common",
+                )
+
+
+def block_sizes(context: Context) -> t.Iterator[Finding]:
+    prefill, decode = _first_option(context, "prefill", "block-size"), _first_option(context, "decode", "block-size")
+    if prefill is None or decode is None:
+        return
+    (placement, args, d_block), (_p_placement, _p_args, p_block) = decode, prefill
+    if not (_is_size(p_block) and _is_size(d_block)):
+        return
+    variable, problem = _variable(args, "block-size"), None
+    if context.cluster.connector == "MooncakeLayerwiseConnector":
+        if d_block % p_block:
+            problem = f"decode's block-size {d_block} is no multiple of prefill's {p_block}, as {context.cluster.connector} needs"
+    elif p_block % d_block and d_block % p_block:
+        problem = f"block-size {p_block} of prefill and {d_block} of decode do not divide each other"
+    elif placement.instance.dcp_size > 1 and p_block > d_block:
+        problem = f"with pd_dcp_size {placement.instance.dcp_size} prefill's block-size {p_block} may not exceed decode's {d_block}"
+    if problem:
+        yield error("block-size", placement.host, variable, d_block, problem, "use one block-size on both sides")
+
+
+def interleave(context: Context) -> t.Iterator[Finding]:
+    """With context parallelism the interleave must equal the block size (upstream platform check)."""
+    for role in ROLES:
+        for placement, args in context.of_role(role):
+            instance = placement.instance
+            size, block = option(args, "cp-kv-cache-interleave-size"), option(args, "block-size")
+            if instance.pcp_size * instance.dcp_size > 1 and size is not None and block is not None and size != block:
+                yield error(
+                    "cp-interleave",
+                    placement.host,
+                    _variable(args, "cp-kv-cache-interleave-size"),
+                    size,
+                    f"cp-kv-cache-interleave-size {size} and block-size {block} of instance {instance.name} differ",
+                    "set both to the same value",
+                )
+
+
+def recompute_scheduler(context: Context) -> t.Iterator[Finding]:
+    for placement, args in context.of_role("prefill"):
+        if json_option(args, "additional-config").get("recompute_scheduler_enable"):
+            yield warning(
+                "recompute-on-prefill",
+                placement.host,
+                f"{_variable(args, 'additional-config')}.recompute_scheduler_enable",
+                True,
+                f"recompute_scheduler_enable is ignored on prefill (instance {placement.instance.name})",
+                "set it for decode only",
+            )
+
+
+def dead_keys(context: Context) -> t.Iterator[Finding]:
+    told: set[str] = set()
+    for placement in context.placements:
+        extra = placement.member.kv_transfer_config.get("kv_connector_extra_config")
+        if isinstance(extra, dict) and "use_ascend_direct" in extra and placement.instance.name not in told:
+            told.add(placement.instance.name)
+            yield warning(
+                "dead-key",
+                placement.host,
+                "pd_kv_transfer_config.kv_connector_extra_config.use_ascend_direct",
+                extra["use_ascend_direct"],
+                "use_ascend_direct is read by no release of vLLM-Ascend",
+                "leave it out",
+            )
+
+
+def expert_parallel_back_to_back(context: Context) -> t.Iterator[Finding]:
+    """The fused collective needs a full mesh; direct cables join chips of equal number only."""
+    if context.cluster.topology != "back_to_back":
+        return
+    for role in ROLES:
+        for placement, args in context.of_role(role):
+            instance = placement.instance
+            if len(instance.members) > 1 and option(args, "enable-expert-parallel") is True:
+                yield error(
+                    "expert-parallel-back-to-back",
+                    placement.host,
+                    _variable(args, "enable-expert-parallel"),
+                    True,
+                    f"instance {instance.name} spreads its experts over {', '.join(instance.hosts[:4])}, but pd_topology is back_to_back: "
+                    "there is no path between chips of different number",
+                    "keep the instance on one host, drop enable-expert-parallel, or connect the hosts by a switch (pd_topology: switched)",
+                )
+
+
+def _variable(args: Arguments, name: str) -> str:
+    argument = args.get(name)
+    return f"{argument.variable}.{argument.name}" if argument else f"pd_engine_args.{name}"
+
+
+def _first_option(context: Context, role: Role, name: str) -> tuple[Placement, Arguments, t.Any] | None:
+    for placement, args in context.of_role(role):
+        value = option(args, name)
+        if value is not None:
+            return placement, args, value
+    return None
+
+
+def _is_size(value: t.Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+RULES = (
+    json_text,
+    text_booleans,
+    speculative,
+    prefix_cache_hybrid,
+    hybrid_manager,
+    block_sizes,
+    interleave,
+    recompute_scheduler,
+    dead_keys,
+    expert_parallel_back_to_back,
+)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Ports: inside 1-65535, apart from each other on every host, clear of the ranges that Mooncake and HCCL take."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..model import Finding, Placement, PortRange
+from ..ports import shared_ranges
+from .context import Context, error, warning
+
+_Taken = tuple[PortRange, str, Placement | None]
+
+
+def port_range(context: Context) -> t.Iterator[Finding]:
+    for placement in context.placements:
+        for ports in placement.ports:
+            if ports.last > 65535 or ports.first < 1:
+                yield error(
+                    "port-range",
+                    placement.host,
+                    ports.variable,
+                    _given(placement, ports),
+                    f"instance {placement.instance.name} would listen on {ports} on {placement.host}, beyond 65535",
+                    f"choose a smaller {ports.variable}",
+                )
+
+
+def port_conflict(context: Context) -> t.Iterator[Finding]:
+    for host, placements in context.on_host.items():
+        taken: list[_Taken] = [(ports, p.instance.name, p) for p in placements for ports in p.ports]
+        if host == context.cluster.proxy_host:
+            port = context.cluster.proxy_port
+            taken.append((PortRange(port, port, "proxy", "pd_proxy_port"), "the proxy", None))
+        taken.sort(key=lambda entry: entry[0].first)
+        for position, (ports, owner, placement) in enumerate(taken):
+            for other, other_owner, other_placement in taken[position + 1 :]:
+                if other.first > ports.last:
+                    break
+                yield _conflict(host, (other, other_owner, other_placement), (ports, owner, placement))
+
+
+def _conflict(host: str, later: _Taken, earlier: _Taken) -> Finding:
+    ports, owner, placement = later
+    other, other_owner, _other_placement = earlier
+    value: t.Any = ports.first if placement is None else _given(placement, ports)
+    return error(
+        "port-conflict",
+        host,
+        ports.variable,
+        value,
+        f"two listeners on {host} overlap: {other.owner} of {other_owner} takes {other} ({other.variable}), "
+        f"{ports.owner} of {owner} takes {ports} ({ports.variable})",
+        f"move one of them: {other.variable} of {other_owner} or {ports.variable} of {owner}; left out, the plan keeps them apart",
+    )
+
+
+def kv_port_reserve(context: Context) -> t.Iterator[Finding]:
+    """kv_port blocks must stay clear of the ports that every worker's transport picks at random."""
+    seen: set[tuple[str, int]] = set()
+    for host, placements in context.on_host.items():
+        transfer_engine, adxl, hccl = shared_ranges(context.cluster, placements)
+        for placement in placements:
+            instance = placement.instance
+            assert instance.kv_port is not None
+            listens = placement.kv_listen is not None
+            first, last = placement.kv_listen or (instance.kv_port, instance.kv_port)
+            block = PortRange(first, last, "kv", "pd_kv_port")
+            for reserve in (adxl, transfer_engine, hccl):
+                if not block.overlaps(reserve):
+                    continue
+                if not listens:
+                    # Said once per instance: this side only connects, so nothing collides.
+                    if (instance.name, reserve.first) in seen:
+                        continue
+                    seen.add((instance.name, reserve.first))
+                yield _in_reserve(context, host, placement, block, reserve, adxl, listens)
+
+
+def _in_reserve(
+    context: Context,
+    host: str,
+    placement: Placement,
+    block: PortRange,
+    reserve: PortRange,
+    adxl: PortRange,
+    listens: bool,
+) -> Finding:
+    instance, chips = placement.instance, placement.member.chips_per_node
+    if reserve is adxl:
+        why = f"from which {reserve.owner} picks its ports ({(reserve.last + 1 - reserve.first) // chips} per chip, {chips} chips)"
+    else:
+        why = f"which {reserve.owner} takes"
+    # A block shifts by the ranks before this host: the base may be lower than what this host binds.
+    shift = block.first - (instance.kv_port or 0)
+    lowest = max(reserve.last, adxl.last if reserve.last < adxl.first else 0) + 1 - shift
+    say = error if listens else warning
+    takes = f"listens on {block}" if listens else "does not listen itself, but its kv_port lies"
+    return say(
+        "kv-port-reserve",
+        host,
+        "pd_kv_port",
+        instance.kv_port,
+        f"instance {instance.name} on {host} {takes}{', inside' if listens else ' inside'} {reserve.first}-{reserve.last}, {why}; "
+        "that gives 'Address already in use' now and then",
+        f"set pd_kv_port to {lowest} or more"
+        + (
+            ", or pd_port_reserve: measured for the range the image's Mooncake really takes"
+            if reserve is adxl and context.cluster.port_reserve == "documented"
+            else ""
+        ),
+    )
+
+
+def listeners_in_reserve(context: Context) -> t.Iterator[Finding]:
+    """Other listeners in those ranges work most of the time: upstream's own recipes have some."""
+    told: set[tuple[str, str]] = set()
+    for placements in context.on_host.values():
+        shared = shared_ranges(context.cluster, placements)
+        for placement in placements:
+            for ports in placement.ports:
+                if ports.owner == "kv" or (placement.instance.name, ports.variable) in told:
+                    continue
+                for reserve in shared:
+                    if ports.overlaps(reserve):
+                        told.add((placement.instance.name, ports.variable))
+                        yield warning(
+                            "listener-in-reserve",
+                            placement.host,
+                            ports.variable,
+                            _given(placement, ports),
+                            f"{ports.owner} port {ports} of instance {placement.instance.name} lies in {reserve.first}-{reserve.last}, "
+                            f"which {reserve.owner} may take first",
+                            f"choose a {ports.variable} outside of it",
+                        )
+
+
+def same_kv_port_on_host(context: Context) -> t.Iterator[Finding]:
+    """Prefill and decode with one kv_port on one host do not clash (one side binds), but logs become unreadable."""
+    for host, placements in context.on_host.items():
+        by_port: dict[int | None, Placement] = {}
+        for placement in placements:
+            other = by_port.setdefault(placement.instance.kv_port, placement)
+            if other is not placement and other.instance.role != placement.instance.role:
+                yield warning(
+                    "kv-port-shared",
+                    host,
+                    "pd_kv_port",
+                    placement.instance.kv_port,
+                    f"instances {other.instance.name} and {placement.instance.name} on {host} both have kv_port "
+                    f"{placement.instance.kv_port}",
+                    "give them different values; left out, the plan does",
+                )
+
+
+def _given(placement: Placement, ports: PortRange) -> int | None:
+    instance = placement.instance
+    return {"pd_kv_port": instance.kv_port, "pd_api_port": instance.api_port, "pd_dp_rpc_port": instance.dp_rpc_port}[
+        ports.variable
+    ]
+
+
+RULES = (port_range, port_conflict, kv_port_reserve, listeners_in_reserve, same_kv_port_on_host)

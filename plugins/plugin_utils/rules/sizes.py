@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Parallel sizes: what instances of one role share, what prefill and decode need of each other, chips claimed twice."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..model import ROLES, Finding, Instance
+from ..tables import HYBRID_CONNECTOR
+from .context import Context, error
+
+_SIZES = ("dp_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+
+
+def chips_claimed_twice(context: Context) -> t.Iterator[Finding]:
+    """Two processes on one chip listen on the same device port (16666)."""
+    for host, placements in context.on_host.items():
+        for position, placement in enumerate(placements):
+            for other in placements[position + 1 :]:
+                both = sorted({*placement.member.chips} & {*other.member.chips})
+                if both:
+                    yield error(
+                        "chips-claimed-twice",
+                        host,
+                        "pd_chips",
+                        other.member.chips,
+                        f"chips {','.join(map(str, both))} of {host} are claimed by {placement.instance.name} and {other.instance.name}",
+                        "give every instance on this host its own chips: pd_chips under pd_instances",
+                    )
+
+
+def same_sizes_per_role(context: Context) -> t.Iterator[Finding]:
+    """--kv-transfer-config has one prefill and one decode block, so all instances of a role have the same sizes."""
+    for role in ROLES:
+        first = context.first(role)
+        for instance in context.complete:
+            if first is None or instance.role != role:
+                continue
+            for size in _SIZES:
+                value, wanted = getattr(instance, size), getattr(first, size)
+                if value != wanted:
+                    yield error(
+                        "role-sizes-differ",
+                        instance.name,
+                        f"pd_{size}",
+                        value,
+                        f"{size} of instance {instance.name} is {value}, but {wanted} in {first.name}; all {role} instances "
+                        "share one size block in --kv-transfer-config",
+                        f"give all {role} instances the same pd_{size}",
+                    )
+
+
+def tensor_parallel(context: Context) -> t.Iterator[Finding]:
+    """A decode rank gathers from P_tp / D_tp prefill ranks (upstream: V1, Hybrid and the platform check)."""
+    prefill, decode = context.first("prefill"), context.first("decode")
+    if prefill is None or decode is None:
+        return
+    p_tp, d_tp = prefill.tp_size, decode.tp_size
+    if p_tp < d_tp:
+        yield error(
+            "tp-prefill-below-decode",
+            prefill.name,
+            "pd_tp_size",
+            p_tp,
+            f"pd_tp_size of prefill ({p_tp}) is smaller than that of decode ({d_tp}, {decode.name})",
+            f"raise pd_tp_size of prefill to a multiple of {d_tp}, or lower that of decode",
+        )
+    elif p_tp % d_tp:
+        yield error(
+            "tp-not-divisible",
+            prefill.name,
+            "pd_tp_size",
+            p_tp,
+            f"pd_tp_size of prefill ({p_tp}) is no multiple of that of decode ({d_tp}, {decode.name})",
+            "choose sizes where prefill's is a multiple of decode's",
+        )
+    elif p_tp != d_tp and context.cluster.connector == HYBRID_CONNECTOR and context.cluster.model_family == "hybrid_mamba":
+        yield error(
+            "tp-hybrid-mamba-differs",
+            prefill.name,
+            "pd_tp_size",
+            p_tp,
+            f"{HYBRID_CONNECTOR} with a hybrid_mamba model needs equal pd_tp_size, but prefill has {p_tp} and decode {d_tp}",
+            "give prefill and decode the same pd_tp_size",
+        )
+
+
+def pipeline_and_context(context: Context) -> t.Iterator[Finding]:
+    for instance in context.complete:
+        yield from _pipeline_and_context(context, instance)
+    prefill, decode = context.first("prefill"), context.first("decode")
+    if prefill and decode and prefill.dcp_size != decode.dcp_size:
+        yield error(
+            "dcp-differs",
+            decode.name,
+            "pd_dcp_size",
+            decode.dcp_size,
+            f"pd_dcp_size is {prefill.dcp_size} in {prefill.name} (prefill) and {decode.dcp_size} in {decode.name} (decode)",
+            "give prefill and decode the same pd_dcp_size",
+        )
+
+
+def _pipeline_and_context(context: Context, instance: Instance) -> t.Iterator[Finding]:
+    pp, pcp, dcp, tp = instance.pp_size, instance.pcp_size, instance.dcp_size, instance.tp_size
+    connector = context.cluster.connector
+    if instance.role == "decode" and pp > 1:
+        yield error(
+            "decode-pp",
+            instance.name,
+            "pd_pp_size",
+            pp,
+            f"instance {instance.name} is decode and has pd_pp_size {pp}; connectors refuse pipeline parallelism on decode",
+            "set pd_pp_size to 1 for decode",
+        )
+    if pp > 1 and pcp > 1:
+        yield error(
+            "pp-with-pcp",
+            instance.name,
+            "pd_pcp_size",
+            pcp,
+            f"instance {instance.name} has pd_pp_size {pp} and pd_pcp_size {pcp}; upstream opens one of the two",
+            "set one of them to 1",
+        )
+    if pcp > 1 and instance.dp_size > 1:
+        yield error(
+            "pcp-with-dp",
+            instance.name,
+            "pd_pcp_size",
+            pcp,
+            f"instance {instance.name} has pd_pcp_size {pcp} and pd_dp_size {instance.dp_size}; vLLM's prefill context parallelism "
+            "does not support data parallelism",
+            "set pd_dp_size to 1 (one instance per replica) or pd_pcp_size to 1",
+        )
+    if pcp > 1 and instance.role == "decode" and connector == "MooncakeLayerwiseConnector":
+        yield error(
+            "decode-pcp",
+            instance.name,
+            "pd_pcp_size",
+            pcp,
+            f"instance {instance.name} is decode and has pd_pcp_size {pcp}, which {connector} does not support there",
+            "set pd_pcp_size to 1 for decode",
+        )
+    if connector == HYBRID_CONNECTOR and (pcp > 1 or dcp > 1):
+        variable, value = ("pd_pcp_size", pcp) if pcp > 1 else ("pd_dcp_size", dcp)
+        yield error(
+            "hybrid-context-parallel",
+            instance.name,
+            variable,
+            value,
+            f"instance {instance.name} has {variable} {value}; {HYBRID_CONNECTOR} knows no context parallelism",
+            f"set {variable} to 1",
+        )
+    if dcp > tp or tp % dcp:
+        yield error(
+            "dcp-not-in-tp",
+            instance.name,
+            "pd_dcp_size",
+            dcp,
+            f"pd_dcp_size {dcp} of instance {instance.name} does not divide its pd_tp_size {tp}, whose ranks it reuses",
+            "choose a divisor of pd_tp_size",
+        )
+
+
+def dense_model(context: Context) -> t.Iterator[Finding]:
+    """vLLM makes dense ranks independent: every one would compute rank 0 and take the same kv_port."""
+    if context.cluster.model_is_moe:
+        return
+    for instance in context.complete:
+        if instance.dp_size > 1:
+            yield error(
+                "dense-data-parallel",
+                instance.name,
+                "pd_dp_size",
+                instance.dp_size,
+                f"instance {instance.name} has pd_dp_size {instance.dp_size}, but pd_model_is_moe is false: vLLM has no data "
+                "parallelism for dense models",
+                "make one instance with pd_dp_size 1 per replica (a child group each)",
+            )
+
+
+def dp_address(context: Context) -> t.Iterator[Finding]:
+    for instance in context.complete:
+        head = instance.members[0]
+        if instance.dp_address != head.node_ip:
+            yield error(
+                "dp-address",
+                head.host,
+                "pd_dp_address",
+                instance.dp_address,
+                f"pd_dp_address of instance {instance.name} is {instance.dp_address}, but its rank 0 runs on {head.host} ({head.node_ip}) "
+                "and listens there",
+                f"set it to {head.node_ip} or leave it out",
+            )
+
+
+RULES = (
+    chips_claimed_twice,
+    same_sizes_per_role,
+    tensor_parallel,
+    pipeline_and_context,
+    dense_model,
+    dp_address,
+)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What each host needs of the plan. The whole never travels; a host gets its own slice and nothing else.
+
+Slices lie in the controller's private directory of this run, which Ansible removes when the run ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import typing as t
+
+from . import planner
+from .container import mounts, unit_name
+from .model import Placement, Process
+
+STOP_GRACE_SECONDS = 60
+FAIL_GRACE_SECONDS = 3
+LOG_MAX_BYTES = 100 * 1024 * 1024
+LOG_KEEP = 3
+CLUSTER_FILE = "cluster.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostRoot:
+    """Where a host's paths really are and what its processes need to find there; empty in production."""
+
+    root: str = ""
+    environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    connection: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+
+
+PRODUCTION = HostRoot()
+
+
+def directory(local_tmp: str) -> pathlib.Path:
+    """The plan's place in the run's private directory (ansible.constants.DEFAULT_LOCAL_TMP)."""
+    return pathlib.Path(local_tmp) / "pd_plan"
+
+
+def read(local_tmp: str, name: str) -> dict[str, t.Any] | None:
+    """The slice of a host, or CLUSTER_FILE; None when the plan has none."""
+    path = directory(local_tmp) / _file(name)
+    try:
+        loaded: dict[str, t.Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return loaded
+
+
+def write(plan: planner.Plan, roots: t.Mapping[str, HostRoot], local_tmp: str) -> None:
+    """Write cluster.json and one file per host, readable by this user only."""
+    folder = directory(local_tmp)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    slices = host_slices(plan, roots)
+    _write(folder / CLUSTER_FILE, overview(plan, slices))
+    for host, content in slices.items():
+        _write(folder / _file(host), content)
+
+
+def _file(name: str) -> str:
+    return name if name == CLUSTER_FILE else f"host-{name.encode().hex()}.json"
+
+
+def _write(path: pathlib.Path, content: t.Any) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(content, stream, ensure_ascii=False)
+
+
+def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> dict[str, t.Any]:
+    """What the controller needs between plays: instances with their hosts and endpoints, and the proxy."""
+    assert plan.cluster is not None
+    endpoints = [endpoint for content in slices.values() for endpoint in content["endpoints"]]
+    return {
+        "name": plan.cluster.name,
+        "hardware": plan.cluster.hardware.name,
+        "connector": plan.cluster.connector,
+        "vllm_ascend": plan.cluster.versions.vllm_ascend,
+        "served_model_name": plan.cluster.served_model_name,
+        "runtime": plan.cluster.runtime,
+        "rehearsal": plan.cluster.rehearsal,
+        "instances": [
+            {
+                "name": instance.name,
+                "role": instance.role,
+                "hosts": instance.hosts,
+                "ranks": instance.dp_size,
+                "tp_size": instance.tp_size,
+            }
+            for instance in plan.cluster.instances
+        ],
+        "proxy": None if plan.proxy is None else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
+        "endpoints": endpoints,
+    }
+
+
+def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str, dict[str, t.Any]]:
+    """Host -> slice: its units with launch specs, what to check, where paths are."""
+    cluster = plan.cluster
+    assert cluster is not None
+    rows = {row["host"]: row for row in planner.hosts_json(plan)}
+    placements: dict[str, list[Placement]] = {host: [] for host in rows}
+    for placement in plan.placements:
+        placements[placement.host].append(placement)
+    out = {}
+    for host, row in rows.items():
+        root = roots.get(host, PRODUCTION)
+        own = placements[host]
+        is_proxy = plan.proxy is not None and host == plan.proxy["host"]
+        proxy_unit = _proxy_unit(plan.proxy) if plan.proxy is not None and is_proxy else None
+        out[host] = {
+            "host": host,
+            "cluster": cluster.name,
+            "runtime": cluster.runtime,
+            "engine_launcher": cluster.engine_launcher,
+            "node_ip": row["node_ip"],
+            "root": root.root,
+            "environment": dict(root.environment),
+            "connection": dict(root.connection),
+            "ip_local_reserved_ports": row["ip_local_reserved_ports"],
+            "units": [_engine_unit(plan, placement, root) for placement in own],
+            "proxy_unit": proxy_unit,
+            "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
+            "checks": _checks(plan, own, is_proxy, row["node_ip"]),
+        }
+    return out
+
+
+def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> dict[str, t.Any]:
+    assert plan.cluster is not None
+    instance = placement.instance
+    # A simulated container shows only the chips that the real one maps.
+    chips = ",".join(map(str, placement.member.mapped_chips))
+    simulated = {"PD_REHEARSAL_CHIPS": chips} if root.root else {}
+    return {
+        "name": unit_name(plan.cluster, instance.name),
+        "instance": instance.name,
+        "role": instance.role,
+        "spans_hosts": len(instance.members) > 1,
+        "ranks": placement.dp_size_local,
+        "rpc": [instance.dp_address, instance.dp_rpc_port],
+        "spec": {
+            **_spec_head(unit_name(plan.cluster, instance.name)),
+            "processes": [
+                {
+                    "name": f"rank{process.dp_rank}",
+                    "label": _label(process),
+                    "argv": process.argv,
+                    "env": {**process.env, **simulated},
+                    "health_url": _health_url(placement, process),
+                }
+                for process in placement.processes
+            ],
+        },
+        "files": [],
+    }
+
+
+def _spec_head(name: str) -> dict[str, t.Any]:
+    return {
+        "schema": 1,
+        "unit": name,
+        "stop_grace_seconds": STOP_GRACE_SECONDS,
+        "fail_grace_seconds": FAIL_GRACE_SECONDS,
+        "log_max_bytes": LOG_MAX_BYTES,
+        "log_keep": LOG_KEEP,
+    }
+
+
+def _label(process: Process) -> str:
+    first, last = process.dp_ranks[0], process.dp_ranks[-1]
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+
+def _health_url(placement: Placement, process: Process) -> str | None:
+    return None if process.api_port is None else f"http://{placement.member.node_ip}:{process.api_port}/health"
+
+
+def _proxy_unit(proxy: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {
+        "name": proxy["name"],
+        "spec": {
+            **_spec_head(proxy["name"]),
+            "stop_grace_seconds": 10,
+            "processes": [
+                {
+                    "name": "proxy",
+                    "label": "proxy",
+                    "argv": proxy["argv"],
+                    "env": {name: None for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
+                    "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
+                }
+            ],
+        },
+        "files": [],
+    }
+
+
+def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:
+    return [
+        {
+            "name": f"{placement.host}:{process.api_port}",
+            "role": placement.instance.role,
+            "instance": placement.instance.name,
+            "host": placement.host,
+            "url": f"http://{placement.member.node_ip}:{process.api_port}",
+        }
+        for process in placement.processes
+        if process.api_port is not None
+    ]
+
+
+def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, node_ip: str) -> dict[str, t.Any]:
+    """What preflight looks for on the host: chips, device nodes, free ports, paths of the right type."""
+    cluster = plan.cluster
+    assert cluster is not None
+    ports: list[dict[str, t.Any]] = [
+        {
+            "first": item.first,
+            "last": item.last,
+            "owner": f"{item.owner} of {placement.instance.name}",
+            "variable": item.variable,
+            "address": placement.member.node_ip,
+        }
+        for placement in placements
+        for item in placement.ports
+    ]
+    if is_proxy:
+        port = cluster.proxy_port
+        ports.append(
+            {"first": port, "last": port, "owner": "proxy", "variable": "pd_proxy_port", "address": node_ip}
+        )
+    chips = sorted({chip for placement in placements for chip in placement.member.mapped_chips})
+    paths: dict[str, dict[str, t.Any]] = {}
+    for placement in placements:
+        for mount in mounts(cluster, placement):
+            source, target = mount.split(":")[:2]
+            path = target if cluster.runtime == "process" and not cluster.rehearsal else source
+            if path.rstrip("/") != cluster.model_path:
+                kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
+                paths[path] = {"path": path, "type": kind, "variable": "pd_mounts", "why": "mounted into the engine's container"}
+        for path, kind in ((cluster.model_path, "directory"), (f"{cluster.model_path}/config.json", "file")):
+            paths[path] = {"path": path, "type": kind, "variable": "pd_model_path", "why": "the model to serve"}
+    return {
+        "chips": chips,
+        "device_nodes": list(cluster.hardware.device_nodes) if placements else [],
+        "ports": ports,
+        "paths": list(paths.values()),
+        "executables": [{"name": "vllm", "variable": "pd_runtime", "why": "runtime process starts it on the host"}]
+        if placements and cluster.runtime == "process"
+        else [],
+    }

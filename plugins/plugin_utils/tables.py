@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Facts about hardware and upstream releases, read once from data/*.yml."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import typing as t
+
+import yaml
+
+from .model import Hardware, Versions
+
+DATA = pathlib.Path(__file__).parent / "data"
+HYBRID_CONNECTOR = "MooncakeHybridConnector"
+
+# Mooncake's transfer engine of every worker, prefill and decode, picks a free RPC port in this range.
+TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST = 15000, 17000
+ADXL_BASE_DEFAULT = 20000
+HCCL_BASE_DEFAULT = 60000
+
+
+@functools.cache
+def _load(name: str) -> dict[str, t.Any]:
+    loaded: dict[str, t.Any] = yaml.safe_load((DATA / name).read_text(encoding="utf-8"))
+    return loaded
+
+
+@functools.cache
+def hardware(name: str) -> Hardware | None:
+    entry = _load("hardware.yml").get(name)
+    if entry is None:
+        return None
+    lists = ("device_nodes", "mounts", "ulimits", "capabilities")
+    return Hardware(name=name, **{key: tuple(value) if key in lists else value for key, value in entry.items()})
+
+
+def hardware_names() -> list[str]:
+    return list(_load("hardware.yml"))
+
+
+def default_version() -> str:
+    return str(_load("versions.yml")["default"])
+
+
+def default_image(version: str, suffix: str) -> str:
+    tag = f"{version}-{suffix}" if suffix else version
+    return f"{_load('versions.yml')['image_repository']}:{tag}"
+
+
+def version_key(version: str) -> tuple[int, ...] | None:
+    """(0, 20, 2) for v0.20.2rc1; None where the text is no release number (main, nightly-...)."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in match[1].split(".")) if match else None
+
+
+def before(version: str | None, limit: str) -> bool:
+    """Whether a release number is older than the limit; False where it is not known."""
+    key, bound = version_key(version or ""), version_key(limit)
+    return key is not None and bound is not None and key < bound
+
+
+def versions(vllm_ascend: str) -> Versions:
+    """What the image of this vLLM-Ascend version holds; known is False for versions the table has not."""
+    key = version_key(vllm_ascend)
+    minor = ".".join(str(part) for part in key[:2]) if key else ""
+    for row in _load("versions.yml")["images"]:
+        if row["match"] == minor:
+            return Versions(vllm_ascend, row["cann"], row["mooncake"], None, known=True)
+    return Versions(vllm_ascend, None, None, None, known=False)
+
+
+def kv_release_timeout_names(version: Versions, connector: str) -> list[str]:
+    """Environment variables that this version reads as the KV release limit; all known ones when unsure."""
+    table = _load("versions.yml")
+    if not version.known:
+        return list(table["kv_release_timeout_all"])
+    for row in table["kv_release_timeout"]:
+        if not row["before"] or before(version.vllm_ascend, row["before"]):
+            return list(row.get("hybrid_names", row["names"]) if connector == HYBRID_CONNECTOR else row["names"])
+    raise AssertionError("the last row of kv_release_timeout has no limit")
+
+
+def engine_id_must_differ(version: Versions) -> bool:
+    return before(version.vllm_ascend, _load("versions.yml")["engine_id_must_differ_before"])
+
+
+def proxy_has_workers(version: Versions) -> bool:
+    return not before(version.vllm_ascend, _load("versions.yml")["proxy_workers_from"])
+
+
+def hccl_port_count(version: Versions) -> int:
+    return 16 if before(version.cann, _load("versions.yml")["hccl_ports_32_from_cann"]) else 32
+
+
+def adxl_ports_per_chip(version: Versions, port_reserve: str) -> int:
+    """Ports per chip to keep clear of: the documented 1000, or what the image's Mooncake really does."""
+    if port_reserve == "documented" or before(version.mooncake, _load("versions.yml")["adxl_ports_100_from_mooncake"]):
+        return 1000
+    return 100
+
+
+def default_kv_base(chips_per_node: int) -> int:
+    """First port above the documented reserve: 36000 with 16 chips, 28000 with 8 or fewer."""
+    return ADXL_BASE_DEFAULT + 1000 * max(chips_per_node, 8)
+
+
+def adxl_base(environment: t.Mapping[str, t.Any]) -> int:
+    """First port of AscendDirectTransport; ASCEND_BASE_PORT moves it (Mooncake 0.3.8 and newer)."""
+    given = environment.get("ASCEND_BASE_PORT")
+    return int(given) if given is not None and str(given).isdigit() else ADXL_BASE_DEFAULT

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""The inventory contract: every pd_* variable with its scope, type, default and meaning.
+
+docs/inventory.md shows this table; a test holds the two together. Values are checked and converted here, one by one;
+what they mean together is for the rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+import netaddr
+
+from . import tables
+
+Scope = t.Literal["C", "I", "H"]
+
+
+class BadValue(ValueError):
+    """A value that does not fit its variable. The text says what would."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable:
+    """scope: C one value per cluster, I equal on all hosts of an instance, H may differ per host.
+
+    physical variables describe the host itself: a host in several instances has one value of them, so they are
+    read from its ordinary variables even there (others then come from pd_instances).
+    """
+
+    name: str
+    scope: Scope
+    kind: str
+    default: t.Any
+    meaning: str
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    required: bool = False
+    physical: bool = False
+
+
+CONNECTORS = (
+    "MooncakeConnectorV1",
+    "MooncakeLayerwiseConnector",
+    "MooncakeHybridConnector",
+    "MooncakeConnector",
+)
+
+_PORT: dict[str, t.Any] = {"kind": "integer", "minimum": 1, "maximum": 65535}
+
+_TABLE = (
+    Variable("pd_cluster_name", "C", "name", "pd", "Name of the deployment; part of container names and paths."),
+    Variable(
+        "pd_hardware",
+        "C",
+        "choice",
+        None,
+        "Hardware generation of all hosts.",
+        choices=tuple(tables.hardware_names()),
+        required=True,
+    ),
+    Variable("pd_fabric", "C", "choice", "ub", "Fabric of a5 hosts.", choices=("ub", "ubg", "uboe", "host_roce")),
+    Variable(
+        "pd_topology",
+        "C",
+        "choice",
+        "switched",
+        "How the NPU ports of the hosts are joined.",
+        choices=("switched", "back_to_back"),
+    ),
+    Variable(
+        "pd_chips_per_node",
+        "H",
+        "integer",
+        None,
+        "Chips physically in the host (default by hardware). The port reserve counts these, not the used ones.",
+        minimum=1,
+        maximum=64,
+        physical=True,
+    ),
+    Variable("pd_chips", "H", "chips", None, "Physical ids of the chips this instance computes on (default: all)."),
+    Variable(
+        "pd_mapped_chips",
+        "H",
+        "chips",
+        None,
+        "Physical ids the container sees; a visible device is an index in this list (default: pd_chips).",
+    ),
+    Variable(
+        "pd_node_ip",
+        "H",
+        "address",
+        None,
+        "IPv4 address the engines bind, advertise and are reached at (default: ansible_host).",
+        physical=True,
+    ),
+    Variable("pd_nic", "H", "nic", "eth0", "Network card of pd_node_ip, for the *_SOCKET_IFNAME variables.", physical=True),
+    Variable(
+        "pd_roce_addresses",
+        "H",
+        "roce",
+        {},
+        "Host RoCE addresses (a5, host_roce): {physical id: address}.",
+        physical=True,
+    ),
+    Variable(
+        "pd_vllm_ascend_version",
+        "C",
+        "text",
+        tables.default_version(),
+        "vLLM-Ascend version in the image; the tag of a given pd_image wins.",
+    ),
+    Variable("pd_cann_version", "C", "text", None, "CANN version in the image (default by vLLM-Ascend version)."),
+    Variable("pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."),
+    Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
+    Variable("pd_image", "C", "text", None, "Container image of engines and proxy (default by hardware and version)."),
+    Variable(
+        "pd_model_path",
+        "C",
+        "path",
+        None,
+        "Folder of the model on every host; mounted at the same path.",
+        required=True,
+    ),
+    Variable("pd_served_model_name", "C", "text", None, "Model name that clients ask for.", required=True),
+    Variable("pd_mounts", "H", "mounts", [], "More mounts, as host:container or host:container:ro.", physical=True),
+    Variable(
+        "pd_model_is_moe",
+        "C",
+        "boolean",
+        True,
+        "Whether the model has experts. Dense models take one DP=1 instance per replica.",
+    ),
+    Variable(
+        "pd_model_family",
+        "C",
+        "choice",
+        "other",
+        "hybrid_mamba (Qwen-Next, Qwen3.5 …) changes speculative, TP and prefix-cache rules.",
+        choices=("other", "hybrid_mamba"),
+    ),
+    Variable(
+        "pd_connector",
+        "C",
+        "choice",
+        "MooncakeConnectorV1",
+        "KV connector. MooncakeConnector only with vLLM-Ascend's kv_connector_module_path (it is V1 then).",
+        choices=CONNECTORS,
+    ),
+    Variable("pd_dp_size", "I", "integer", None, "Data-parallel ranks of the instance.", minimum=1, required=True),
+    Variable("pd_tp_size", "I", "integer", None, "Tensor-parallel size.", minimum=1, required=True),
+    Variable("pd_pp_size", "I", "integer", 1, "Pipeline-parallel size.", minimum=1),
+    Variable("pd_pcp_size", "I", "integer", 1, "Prefill-context-parallel size.", minimum=1),
+    Variable("pd_dcp_size", "I", "integer", 1, "Decode-context-parallel size (reuses the TP ranks).", minimum=1),
+    Variable(
+        "pd_dp_mode",
+        "I",
+        "choice",
+        "external",
+        "external: one API server per rank. internal: one per instance, further hosts headless.",
+        choices=("external", "internal"),
+    ),
+    Variable(
+        "pd_dp_size_local",
+        "H",
+        "integer",
+        None,
+        "Ranks on this host (default: planned). -1 means all of the instance, as upstream's launcher reads it.",
+        minimum=-1,
+    ),
+    Variable("pd_dp_rank_start", "H", "integer", None, "First rank on this host (default: planned).", minimum=0),
+    Variable("pd_dp_address", "I", "address", None, "Address of the DP group's head (default: its first host)."),
+    Variable("pd_dp_rpc_port", "I", default=None, meaning="RPC port of the DP group's head (default: from 12321).", **_PORT),
+    Variable("pd_api_port", "I", default=None, meaning="First API port on each host (default: from 7100).", **_PORT),
+    Variable(
+        "pd_kv_port",
+        "I",
+        default=None,
+        meaning="Base of the connector's ports (default: from 36000 on 16-chip hosts, 28000 on 8-chip hosts).",
+        **_PORT,
+    ),
+    Variable("pd_engine_args_common", "C", "arguments", {}, "Long vllm serve options for all instances."),
+    Variable("pd_engine_args", "I", "arguments", {}, "The same for one instance; merged over the common ones."),
+    Variable("pd_engine_args_extra", "H", "arguments", {}, "The same for one host; merged last."),
+    Variable("pd_engine_env_common", "C", "environment", {}, "Environment of the engine processes, all instances."),
+    Variable("pd_engine_env", "I", "environment", {}, "The same for one instance; merged over the common one."),
+    Variable("pd_engine_env_extra", "H", "environment", {}, "The same for one host; merged last."),
+    Variable(
+        "pd_kv_transfer_config",
+        "H",
+        "mapping",
+        {},
+        "Deep-merged into --kv-transfer-config; may not contradict what the plan must set.",
+    ),
+    Variable("pd_kv_pool", "C", "mapping", None, "AscendStore settings of a KV pool next to PD (backend …)."),
+    Variable("pd_qos_priority", "I", "integer", None, "QoS of the KV transfer, set on its initiator.", minimum=0, maximum=4),
+    Variable(
+        "pd_kv_release_timeout",
+        "C",
+        "integer",
+        480,
+        "Seconds after which prefill frees KV cache that decode has not fetched.",
+    ),
+    Variable(
+        "pd_port_reserve",
+        "C",
+        "choice",
+        "documented",
+        "AscendDirectTransport range to keep clear of: 1000 ports per chip, or what Mooncake really takes.",
+        choices=("documented", "measured"),
+    ),
+    Variable("pd_container_network", "C", "text", "host", "Container network; only host works."),
+    Variable("pd_proxy_port", "C", default=1999, meaning="Port of the proxy, the users' door.", **_PORT),
+    Variable("pd_proxy_workers", "C", "integer", 1, "Worker processes of the P-first proxy.", minimum=1, maximum=64),
+    Variable(
+        "pd_runtime",
+        "C",
+        "choice",
+        "docker",
+        "docker, or process: already inside a container, or no engine on the host.",
+        choices=("docker", "process"),
+    ),
+    Variable(
+        "pd_engine_launcher",
+        "C",
+        "choice",
+        "builtin",
+        "builtin (supervised) or upstream (the image's launch_online_dp.py).",
+        choices=("builtin", "upstream"),
+    ),
+    Variable(
+        "pd_instances",
+        "C",
+        "mapping",
+        {},
+        "{instance: {variable: value}}: values of I and H variables for one instance; needed where a host is in several.",
+    ),
+)
+VARIABLES: dict[str, Variable] = {variable.name: variable for variable in _TABLE}
+
+# Switches of a run, not properties of a cluster.
+RUN_SWITCHES = ("pd_query", "pd_rehearsal", "pd_rehearsal_dir")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DIGITS = re.compile(r"-?\d+\Z")
+
+Converted = tuple[t.Any, bool]
+
+
+def convert(variable: Variable, value: t.Any) -> Converted:
+    """Return (value of the variable's type, whether text was converted), or raise BadValue."""
+    check = _CHECKS[variable.kind]
+    return check(variable, value)
+
+
+def _integer(variable: Variable, value: t.Any) -> Converted:
+    converted = False
+    if isinstance(value, str) and _DIGITS.match(value.strip()):
+        value, converted = int(value), True
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadValue(f"must be a whole number{_limits(variable)}")
+    if variable.minimum is not None and value < variable.minimum or variable.maximum is not None and value > variable.maximum:
+        raise BadValue(f"must be a whole number{_limits(variable)}")
+    if variable.minimum == -1 and value == 0:
+        raise BadValue("must be 1 or more, or -1 for all ranks of the instance")
+    return value, converted
+
+
+def _limits(variable: Variable) -> str:
+    if variable.maximum is not None:
+        return f" from {variable.minimum} to {variable.maximum}"
+    if variable.minimum == -1:
+        return ", 1 or more, or -1 for all ranks of the instance"
+    return "" if variable.minimum is None else f", {variable.minimum} or more"
+
+
+def _boolean(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, bool):
+        return value, False
+    if isinstance(value, str) and value.strip().lower() in _BOOLEANS:
+        return _BOOLEANS[value.strip().lower()], True
+    raise BadValue("must be true or false")
+
+
+def _text(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise BadValue("must be text")
+    return value, False
+
+
+def _choice(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and value in variable.choices:
+        return value, False
+    raise BadValue("must be one of " + ", ".join(variable.choices))
+
+
+def _name(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and _NAME.match(value) and len(value) > 1:
+        return value, False
+    raise BadValue("must be two or more letters, digits, '_', '.' or '-', beginning with a letter or digit")
+
+
+def _nic(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and _NIC.match(value):
+        return value, False
+    raise BadValue("must be the name of a network card, as 'ip link' shows it")
+
+
+def _path(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and value.startswith("/") and "\0" not in value and "\n" not in value:
+        return value.rstrip("/") or "/", False
+    raise BadValue("must be an absolute path")
+
+
+def _address(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, str):
+        raise BadValue("must be an IPv4 address as text")
+    try:
+        address = netaddr.IPAddress(value.strip(), flags=netaddr.INET_PTON)
+    except (netaddr.AddrFormatError, ValueError):
+        raise BadValue("must be an IPv4 address") from None
+    if address.version != 4:
+        raise BadValue("is IPv6, which the Mooncake connectors do not support")
+    if int(address) == 0 or address.is_multicast() or int(address) == 0xFFFFFFFF:
+        raise BadValue("must be the address of one host, not a wildcard, broadcast or multicast address")
+    return str(address), False
+
+
+def _chips(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, (list, tuple)) or not value:
+        raise BadValue("must be a list of chip numbers, such as [0, 1, 2, 3]")
+    chips, converted = [], False
+    for item in value:
+        if isinstance(item, str) and item.strip().isdigit():
+            item, converted = int(item), True
+        if isinstance(item, bool) or not isinstance(item, int) or item < 0:
+            raise BadValue(f"must be a list of chip numbers; {item!r} is none")
+        chips.append(item)
+    twice = sorted({chip for chip in chips if chips.count(chip) > 1})
+    if twice:
+        raise BadValue("names chip " + ", ".join(map(str, twice)) + " twice")
+    return chips, converted
+
+
+def _roce(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, dict):
+        raise BadValue("must be a mapping {physical id: address}")
+    out = {}
+    for chip, address in value.items():
+        if not str(chip).isdigit():
+            raise BadValue(f"has the key {chip!r}, which is no chip number")
+        out[str(chip)] = _address(variable, address)[0]
+    if len(set(out.values())) < len(out):
+        raise BadValue("gives one address to two chips")
+    return out, False
+
+
+def _mounts(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, (list, tuple)):
+        raise BadValue("must be a list of host:container[:ro]")
+    for item in value:
+        parts = item.split(":") if isinstance(item, str) else []
+        good = len(parts) in (2, 3) and all(part.startswith("/") for part in parts[:2]) and parts[2:] in ([], ["ro"], ["rw"])
+        if not good:
+            raise BadValue(f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
+    return list(value), False
+
+
+def _mapping(variable: Variable, value: t.Any) -> Converted:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise BadValue("must be a mapping with text keys")
+    return value, False
+
+
+def _arguments(variable: Variable, value: t.Any) -> Converted:
+    _mapping(variable, value)
+    for name, argument in value.items():
+        if name.startswith("-"):
+            raise BadValue(f"has the key {name!r}; give long options without leading dashes")
+        if not _ARGUMENT.match(name):
+            raise BadValue(f"has the key {name!r}, which is no option name")
+        if name.startswith("no-") and argument is False:
+            raise BadValue(f"has {name}: false; give {name[3:]}: true instead")
+        _no_nul(name, argument)
+    return value, False
+
+
+def _environment(variable: Variable, value: t.Any) -> Converted:
+    _mapping(variable, value)
+    for name, content in value.items():
+        if not _ENV_NAME.match(name):
+            raise BadValue(f"has the key {name!r}, which is no environment variable name")
+        _no_nul(name, content)
+    return value, False
+
+
+def _no_nul(name: str, value: t.Any) -> None:
+    if isinstance(value, str) and "\0" in value:
+        raise BadValue(f"has a NUL character in {name}")
+    if isinstance(value, float) and value != value:
+        raise BadValue(f"has no number in {name}")
+
+
+_CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {
+    "integer": _integer,
+    "boolean": _boolean,
+    "text": _text,
+    "choice": _choice,
+    "name": _name,
+    "nic": _nic,
+    "path": _path,
+    "address": _address,
+    "chips": _chips,
+    "roce": _roce,
+    "mounts": _mounts,
+    "mapping": _mapping,
+    "arguments": _arguments,
+    "environment": _environment,
+}
