@@ -78,11 +78,13 @@ class ActionModule(ActionBase):
 
     def _show(self, plan: planner.Plan, options: dict[str, t.Any], seconds: float) -> None:
         warnings = [finding for finding in plan.findings if finding.severity == "warning"]
-        if options["show"]:
+        # A query asks for one part; the table would only hide it.
+        show = options["show"] and not options["query"]
+        if show:
             display.display("\n".join(["", *report.plan_lines(plan), ""]))
         if warnings:
             display.display("\n".join([*report.finding_lines(warnings), ""]), color=constants.COLOR_WARN)
-        if options["show"]:
+        if show:
             display.display(f"Planned in {seconds:.2f} s. {report.verdict(plan.findings)}")
             if options["out"]:
                 display.display(f"Written to {options['out']}")

@@ -46,7 +46,7 @@ _SHORT_FORMS = {
     "dpa": "data-parallel-address",
     "dpp": "data-parallel-rpc-port",
 }
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY")
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY")
 DEVICES_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
@@ -241,7 +241,7 @@ def _planned_environment(
     VLLM_HOST_IP makes connectors bind and advertise the planned address: upstream otherwise takes the default
     route's. The proxy variables are unset because prefill, decode and proxy talk HTTP to each other.
     """
-    env: dict[str, tuple[str | None, str]] = dict.fromkeys(_PROXY_VARIABLES, (None, ""))
+    env: dict[str, tuple[str | None, str]] = dict.fromkeys(PROXY_VARIABLES, (None, ""))
     for name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
         env[name] = (member.node_ip, "pd_node_ip")
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+import time
 import typing as t
+import urllib.parse
 
 from .model import ROLES, Finding, Placement
 from .planner import Plan
@@ -127,6 +130,58 @@ def clock(seconds: float) -> str:
 def progress_line(instance: str, ready: int, total: int, elapsed: float, last: str) -> str:
     tail = f"  {last[:110]}" if last else ""
     return f"[{clock(elapsed)}] {instance}: {ready}/{total} ranks ready{tail}"
+
+
+# Status -------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitState:
+    """One unit of one host, as found. problems name everything that is not up."""
+
+    row: tuple[str, ...]
+    deployed: bool
+    problems: list[str]
+
+
+def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> UnitState:
+    processes = found["processes"]
+    ready = sum(process["health"] == "ready" for process in processes)
+    problems = []
+    if found["deployed"] and not found["running"]:
+        reason = (found.get("end") or {}).get("reason") or "its launcher is gone"
+        problems.append(f"{instance} on {host} has ended: {reason}")
+    elif found["deployed"]:
+        problems += [
+            f"{_endpoint(host, process)} ({instance} {process['label']}) is {process['health']}"
+            for process in processes
+            if process["health"] not in ("ready", "none")
+        ]
+        if not found["current"]:
+            problems.append(f"{instance} on {host} runs another configuration than the inventory has")
+    if not found["deployed"]:
+        state = "not deployed"
+    elif not found["running"]:
+        state = "ended"
+    else:
+        state = "up" if ready == len(processes) else "not all ready"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"])) if found.get("since") else "-"
+    row = (host, instance, name, f"{ready}/{len(processes)}", state, str(found.get("pid") or "-"), since)
+    return UnitState(row, found["deployed"], problems)
+
+
+def _endpoint(host: str, process: dict[str, t.Any]) -> str:
+    url = urllib.parse.urlsplit(process.get("health_url") or "")
+    return f"{host}:{url.port}" if url.port else host
+
+
+def status_lines(states: t.Sequence[UnitState]) -> list[str]:
+    rows = [("HOST", "INSTANCE", "UNIT", "READY", "STATE", "PID", "SINCE"), *(state.row for state in states[:MAX_ROWS])]
+    lines = table(rows)
+    if len(states) > MAX_ROWS:
+        lines.append(f"... and {len(states) - MAX_ROWS} more")
+    problems = [problem for state in states for problem in state.problems]
+    return lines + (["", "Down:", *(f"  {problem}" for problem in problems)] if problems else [])
 
 
 # Summary of a run ---------------------------------------------------------------------------------------------------

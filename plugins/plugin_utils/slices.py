@@ -14,10 +14,12 @@ import pathlib
 import typing as t
 
 from . import planner
+from .command import PROXY_VARIABLES
 from .container import mounts, unit_name
 from .model import Placement, Process
 
 STOP_GRACE_SECONDS = 60
+PROXY_STOP_GRACE_SECONDS = 10
 FAIL_GRACE_SECONDS = 3
 LOG_MAX_BYTES = 100 * 1024 * 1024
 LOG_KEEP = 3
@@ -140,12 +142,11 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
         "name": unit_name(plan.cluster, instance.name),
         "instance": instance.name,
         "role": instance.role,
-        "spans_hosts": len(instance.members) > 1,
         "ranks": placement.dp_size_local,
-        "rpc": [instance.dp_address, instance.dp_rpc_port],
-        "spec": {
-            **_spec_head(unit_name(plan.cluster, instance.name)),
-            "processes": [
+        "launch": _launch(
+            unit_name(plan.cluster, instance.name),
+            STOP_GRACE_SECONDS,
+            [
                 {
                     "name": f"rank{process.dp_rank}",
                     "label": _label(process),
@@ -155,19 +156,23 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
                 }
                 for process in placement.processes
             ],
-        },
-        "files": [],
+        ),
     }
 
 
-def _spec_head(name: str) -> dict[str, t.Any]:
+def _launch(name: str, stop_grace_seconds: int, processes: list[dict[str, t.Any]]) -> dict[str, t.Any]:
+    """A unit as the module launch takes it."""
     return {
-        "schema": 1,
-        "unit": name,
-        "stop_grace_seconds": STOP_GRACE_SECONDS,
-        "fail_grace_seconds": FAIL_GRACE_SECONDS,
-        "log_max_bytes": LOG_MAX_BYTES,
-        "log_keep": LOG_KEEP,
+        "name": name,
+        "spec": {
+            "schema": 1,
+            "unit": name,
+            "stop_grace_seconds": stop_grace_seconds,
+            "fail_grace_seconds": FAIL_GRACE_SECONDS,
+            "log_max_bytes": LOG_MAX_BYTES,
+            "log_keep": LOG_KEEP,
+            "processes": processes,
+        },
     }
 
 
@@ -181,23 +186,14 @@ def _health_url(placement: Placement, process: Process) -> str | None:
 
 
 def _proxy_unit(proxy: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {
-        "name": proxy["name"],
-        "spec": {
-            **_spec_head(proxy["name"]),
-            "stop_grace_seconds": 10,
-            "processes": [
-                {
-                    "name": "proxy",
-                    "label": "proxy",
-                    "argv": proxy["argv"],
-                    "env": {name: None for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
-                    "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
-                }
-            ],
-        },
-        "files": [],
+    process = {
+        "name": "proxy",
+        "label": "proxy",
+        "argv": proxy["argv"],
+        "env": dict.fromkeys(PROXY_VARIABLES),
+        "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
     }
+    return {"name": proxy["name"], "launch": _launch(proxy["name"], PROXY_STOP_GRACE_SECONDS, [process])}
 
 
 def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:

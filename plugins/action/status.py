@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What is up and what is not, over all hosts that were asked."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible import constants
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import report, slices
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Runs once on the controller, over what launch_info found on the hosts."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        result["changed"] = False
+        _spec, options = self.validate_argument_spec({"found": {"type": "dict", "required": True}})
+        overview = slices.read(constants.DEFAULT_LOCAL_TMP, slices.CLUSTER_FILE) or {}
+        states = [
+            report.unit_state(host, unit["name"], unit.get("instance", "proxy"), answer["units"][unit["name"]])
+            for host, answer in options["found"].items()
+            for unit in _units(host)
+            if unit["name"] in answer.get("units", {})
+        ]
+        asked = set(options["found"])
+        missing = sorted({host for instance in overview["instances"] for host in instance["hosts"]} - asked)
+        display.display("\n".join(["", *report.status_lines(states), ""]))
+        if missing:
+            display.display(f"Not asked: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''} (outside --limit or unreachable)")
+        result["deployed"] = any(state.deployed for state in states)
+        result["down"] = [problem for state in states for problem in state.problems]
+        if not result["deployed"]:
+            display.display(f"Cluster {overview['name']} is not deployed on these hosts: site.yml does that.")
+        elif result["down"]:
+            result["failed"] = True
+            result["msg"] = f"cluster {overview['name']} is degraded: " + "; ".join(result["down"][:20])
+        return result
+
+
+def _units(host: str) -> list[dict[str, t.Any]]:
+    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {"units": [], "proxy_unit": None}
+    return [*slice_["units"], *([slice_["proxy_unit"]] if slice_["proxy_unit"] else [])]
