@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+#
+# Verbs of a checkout. `make` alone prints them. All paths are relative: the checkout may be anywhere, and its path may
+# hold spaces.
+
+SHELL = /bin/sh
+.DEFAULT_GOAL := help
+
+INVENTORY ?= inventories/2p1d
+# More arguments for the verb's own command: make demo ARGS='-e pd_proxy_port=2000'
+ARGS ?=
+
+PYTHON_BIN := .venv/bin/python
+PLAYBOOK := .venv/bin/ansible-playbook
+REHEARSE := -i "$(INVENTORY)" -e pd_rehearsal=true
+
+# Also found when the checkout is world-writable, where Ansible would ignore the file.
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Ansible refuses a locale that is not UTF-8 or not installed.
+export LC_ALL := C.UTF-8
+
+.PHONY: help
+help: ## Print this list
+	@echo 'make VERB, where VERB is one of'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r verb text; do \
+		printf '  %-17s %s\n' "$$verb" "$$text"; done
+
+.PHONY: setup
+setup: ## Make .venv with all that planning, deploying and rehearsing need
+	@sh tools/setup.sh
+
+.PHONY: setup-dev
+setup-dev: ## The same, and what the tests and linters need
+	@sh tools/setup.sh --dev
+
+.PHONY: demo
+demo: setup ## Rehearse the four-host 2P1D example on this machine
+	$(PLAYBOOK) site.yml $(REHEARSE) $(ARGS)
+	@$(demo_hints)
+
+.PHONY: demo-layerwise
+demo-layerwise: setup ## The same with the layerwise connector and its proxy
+	$(PLAYBOOK) site.yml $(REHEARSE) -e pd_connector=MooncakeLayerwiseConnector $(ARGS)
+	@$(demo_hints)
+
+define demo_hints
+echo; \
+echo 'The rehearsal goes on running. Next:'; \
+echo '  look:  $(PLAYBOOK) status.yml $(REHEARSE)'; \
+echo '  stop:  make demo-stop'
+endef
+
+.PHONY: demo-stop
+demo-stop: setup ## Stop the rehearsal
+	$(PLAYBOOK) stop.yml $(REHEARSE) $(ARGS)
+
+.PHONY: test
+test: test-unit test-integration ## Run all tests
+
+.PHONY: test-unit
+test-unit: setup-dev ## Run the unit tests only
+	$(PYTHON_BIN) -m pytest tests/unit -n 2 --junitxml=tests/output/unit.xml $(ARGS)
+
+# One after the other: rehearsals share this machine's loopback ports.
+.PHONY: test-integration
+test-integration: setup-dev ## Run the integration tests only
+	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
+
+.PHONY: lint
+lint: setup-dev ## Run all linters and type checks, and check what a release would hold
+	.venv/bin/yamllint --strict .
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/antsibull-changelog lint
+	$(PYTHON_BIN) tools/check_artifact.py
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
+
+.PHONY: benchmark
+benchmark: setup-dev ## Measure the planner and the playbooks
+	PYTHONPATH=.ansible/collections $(PYTHON_BIN) -m benchmarks $(ARGS)
+
+.PHONY: build
+build: setup ## Build the collection's artifact into build/
+	.venv/bin/ansible-galaxy collection build --force --output-path build
+
+.PHONY: clean
+clean: ## Remove caches, reports and build results (a running rehearsal is not touched)
+	rm -rf build tests/output .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Every rule by its id, with a title for people.
+
+The ids are a public interface: they are in the plan's findings and are the anchors of docs/rules.md. A test holds the code,
+this table and that page together.
+"""
+
+from __future__ import annotations
+
+RULES: dict[str, str] = {
+    # Groups and instances (inventory.py)
+    "role-without-hosts": "A role has no hosts",
+    "role-group-mixed": "A role group has hosts of its own and child groups",
+    "instance-without-hosts": "An instance's group has no hosts",
+    "instance-in-two-roles": "One group is an instance of both roles",
+    "proxy-host": "The proxy does not have exactly one host",
+    "host-in-several-instances": "A host is in several instances without values for each",
+    "instance-entry": "pd_instances names what is not there or what cannot be set per instance",
+    # Values, one by one (inventory.py)
+    "unknown-variable": "A pd_ variable that does not exist",
+    "required-variable": "A required variable is not set",
+    "variable-value": "A value does not fit its variable",
+    "text-value": "A number or truth value is given as text",
+    "placeholder": "A placeholder of a template was left in",
+    "cluster-variable-differs": "A value of the whole cluster differs between hosts",
+    "instance-variable-differs": "A value of one instance differs between its hosts",
+    # Addresses (inventory.py, rules/cluster.py)
+    "node-ip": "A host has no IPv4 address",
+    "node-ip-v6": "A host's address is IPv6",
+    "node-ip-twice": "Two hosts have the same address",
+    "node-ip-loopback": "A host's address is a loopback address",
+    "dp-address": "The address of a data-parallel group is not that of its rank 0",
+    # Ranks and chips (layout.py, rules/sizes.py)
+    "chip-not-there": "A chip number that the host does not have",
+    "chip-not-mapped": "A chip that the container does not see",
+    "chips-claimed-twice": "Two instances compute on the same chips",
+    "too-few-chips": "The ranks need more chips than there are",
+    "dp-size-local": "More ranks on one host than the instance has",
+    "dp-ranks": "The hosts' ranks do not cover the instance exactly once",
+    # Sizes (rules/sizes.py)
+    "role-sizes-differ": "Instances of one role have different parallel sizes",
+    "tp-prefill-below-decode": "Prefill has a smaller tensor-parallel size than decode",
+    "tp-not-divisible": "Prefill's tensor-parallel size is no multiple of decode's",
+    "tp-hybrid-mamba-differs": "The hybrid connector needs equal tensor-parallel sizes with Mamba models",
+    "decode-pp": "Decode has pipeline parallelism",
+    "decode-pcp": "Layerwise decode has prefill context parallelism",
+    "pp-with-pcp": "Pipeline and prefill context parallelism together",
+    "pcp-with-dp": "Prefill context parallelism together with data parallelism",
+    "dcp-differs": "Prefill and decode have different decode-context-parallel sizes",
+    "dcp-not-in-tp": "The decode-context-parallel size does not divide the tensor-parallel size",
+    "hybrid-context-parallel": "The hybrid connector knows no context parallelism",
+    "dense-data-parallel": "Data parallelism for a dense model",
+    # Ports (rules/ports.py)
+    "port-range": "Ports beyond 65535",
+    "port-conflict": "Two listeners of one host overlap",
+    "kv-port-reserve": "kv_port lies where transports pick their ports",
+    "kv-port-shared": "Prefill and decode on one host have the same kv_port",
+    "listener-in-reserve": "A listener lies where transports pick their ports",
+    # Image and versions (inventory.py, rules/cluster.py)
+    "image-version": "The image's tag and the given version disagree",
+    "image-hardware": "The image is for other hardware",
+    "version-unknown": "A vLLM-Ascend version that the table does not have",
+    # Connector and transfer (connectors.py, rules/cluster.py, rules/engine_options.py)
+    "connector-plain-mooncake": "MooncakeConnector without vLLM-Ascend's module is the CUDA connector",
+    "kv-transfer-contradiction": "A kv-transfer setting contradicts the plan",
+    "kv-release-timeout": "Prefill frees KV cache too soon",
+    "engine-id-twice": "Two instances have the same engine_id",
+    "layerwise-with-pool": "The layerwise connector beside a KV pool",
+    "pool-not-started": "A KV pool whose master is not started by this collection",
+    "qos-on-passive-side": "A transfer priority on the side that does not decide it",
+    "dead-key": "A kv-transfer key that nothing reads",
+    # Proxy, launcher, container (rules/cluster.py)
+    "container-network": "A container network other than host",
+    "proxy-workers": "Workers for a proxy that has none",
+    "upstream-launcher-internal": "Upstream's launcher with internal data parallelism",
+    # Engine options and environment (command.py, rules/engine_options.py)
+    "planned-argument": "An engine option that the plan sets",
+    "planned-environment": "An environment variable that the plan sets per rank",
+    "environment-overrides": "An environment variable and a variable of the inventory disagree",
+    "json-option": "A JSON option that is no JSON object",
+    "text-option": "A truth value is given as text",
+    "speculative-tokens": "Speculative tokens of prefill and decode do not fit together",
+    "speculative-method": "Prefill and decode speculate by different methods",
+    "hybrid-prefix-cache": "Prefix caching with a hybrid model",
+    "hybrid-manager": "The hybrid connector without the hybrid KV cache manager",
+    "block-size": "Block sizes of prefill and decode do not fit together",
+    "cp-interleave": "The context-parallel interleave is not the block size",
+    "recompute-on-prefill": "The recompute scheduler on prefill",
+    "expert-parallel-back-to-back": "Experts spread over hosts without a switch",
+}
