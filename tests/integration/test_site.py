@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""site.yml and the other verbs on rehearsed clusters: real launcher, real modules, upstream's own proxies."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import typing as t
+
+import pytest
+import yaml
+
+from .conftest import PROJECT, Rehearsal, complete
+
+INVENTORIES = PROJECT / "inventories"
+Make = t.Callable[..., Rehearsal]
+
+
+def door(rehearsal: Rehearsal) -> str:
+    proxy = rehearsal.plan()["proxy"]
+    return f"http://{proxy['address']}:{proxy['port']}"
+
+
+def wait_for(what: t.Callable[[], bool], seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if what():
+            return True
+        time.sleep(0.1)
+    return what()
+
+
+def test_two_prefill_one_decode_from_start_to_stop(rehearse: Make) -> None:
+    """36 engines: start, no-change run, proxy-only change, a killed rank, --limit, stop."""
+    cluster = rehearse(INVENTORIES / "2p1d")
+
+    first = cluster.run("site.yml")
+    assert first.rc == 0, first.stdout
+    verified = first.result_of("Send completions through the proxy and read their bodies")
+    assert verified["roles"] == {"prefill": {"reached": 4, "total": 4}, "decode": {"reached": 32, "total": 32}}
+    assert verified["local_prefill"] == "none"
+    assert "curl" in first.stdout and "32/32 ready" in first.stdout
+    answer = complete(door(cluster), "ds_r1")
+    assert answer["choices"][0]["text"]
+
+    again = cluster.run("site.yml")
+    assert again.rc == 0 and again.changed() == {}
+
+    before = {(h, u): cluster.pids(h, u) for h, u in (("p1", "pd-pd-prefill-p1"), ("d1", "pd-pd-decode"), ("d2", "pd-pd-decode"))}
+    moved = cluster.run("site.yml", pd_proxy_port=2044)
+    assert moved.rc == 0
+    assert moved.changed_tasks() == {("p1", "Start the proxy")}
+    assert before == {key: cluster.pids(*key) for key in before}
+    cluster.extra["pd_proxy_port"] = 2044
+
+    victim = cluster.unit_state("d2", "pd-pd-decode")["processes"][3]
+    os.kill(victim["pid"], signal.SIGKILL)
+    assert wait_for(lambda: cluster.unit_state("d2", "pd-pd-decode")["phase"] == "ended", 5)
+    end = cluster.unit_state("d2", "pd-pd-decode")["end"]
+    assert end["code"] == 137 and "rank 19" in end["reason"]
+
+    status = cluster.run("status.yml")
+    assert status.rc != 0 and "rank 19" in status.messages() and "d1:7100-7115" in status.messages()
+
+    repaired = cluster.run("site.yml")
+    assert repaired.rc == 0
+    assert set(repaired.changed()) == {"d1", "d2"}
+    assert cluster.pids("p1", "pd-pd-prefill-p1") == before["p1", "pd-pd-prefill-p1"]
+    assert set(cluster.pids("d1", "pd-pd-decode")).isdisjoint(before["d1", "pd-pd-decode"])
+
+    limited = cluster.run("site.yml", limit="d2")
+    assert limited.rc == 0 and limited.hosts() == {"d2"} and limited.changed() == {}
+    assert limited.result_of("Wait for the ranks", "d2")["not_judged"] == ["ranks of decode on d1 (outside --limit)"]
+    assert "completions through the proxy" in limited.stdout
+
+    assert cluster.run("stop.yml").rc == 0
+    address = cluster.plan()["placements"][0]["node_ip"]
+    assert cluster.processes() == []
+    assert cluster.listeners(address.rsplit(".", 1)[0]) == []
+    assert cluster.run("stop.yml").changed() == {}
+    assert "is stopped" in cluster.run("status.yml").stdout
+
+
+def test_layerwise_by_one_variable(rehearse: Make) -> None:
+    cluster = rehearse(INVENTORIES / "1p1d", pd_connector="MooncakeLayerwiseConnector")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert "decode_first" in result.stdout
+    assert complete(door(cluster), "ds_r1")["choices"][0]["text"]
+    assert cluster.run("site.yml").changed() == {}
+
+
+def test_prefill_and_decode_on_one_host(rehearse: Make) -> None:
+    cluster = rehearse(INVENTORIES / "one_host")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "qwen3")["choices"][0]["text"]
+
+
+def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    inventory = small_inventory(tmp_path, decode_hosts=2)
+    inventory["all"]["vars"]["pd_dp_mode"] = "internal"
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "m")["choices"][0]["text"]
+    assert cluster.run("site.yml").changed() == {}
+
+
+def test_check_mode_on_fresh_hosts_changes_nothing(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    result = cluster.run("site.yml", cmdline="--check --diff")
+    assert result.rc == 0, result.stdout
+    assert not cluster.state.exists()
+    assert cluster.processes() == []
+    assert "launch.json" in result.stdout, "the diff shows what would be written"
+    assert "nothing was judged" in result.stdout
+    assert cluster.run("status.yml").rc == 0
+
+
+def test_values_reach_the_process_byte_for_byte(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """Quotes, $HOME, backslashes, non-ASCII and JSON's true/null, through Ansible, module, launcher and exec."""
+    odd = {
+        "chat-template": "it's \"quoted\" $HOME ${HOME} `id` \\n \\\\ 中文 {{ '{{' }} x }}",
+        "revision": "null",
+        "hf-overrides": {"a": True, "b": None, "c": "it's $HOME", "d": "\"\\", "e": "中文"},
+    }
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"]["pd_engine_args_common"].update(odd)
+    inventory["all"]["vars"]["pd_engine_env_common"] = {"VLLM_ODD": "it's $HOME \\ 中文", "LD_LIBRARY_PATH": "/opt/x:$LD_LIBRARY_PATH"}
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    pid = cluster.pids("p1", "pd-pd-prefill-p1")[0]
+    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    wanted = odd["chat-template"].replace("{{ '{{' }}", "{{")
+    assert words[words.index("--chat-template") + 1] == wanted
+    assert words[words.index("--revision") + 1] == "null"
+    assert json.loads(words[words.index("--hf-overrides") + 1]) == odd["hf-overrides"]
+    assert '"a":true,"b":null' in words[words.index("--hf-overrides") + 1]
+    environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    assert "VLLM_ODD=it's $HOME \\ 中文" in environ
+    assert "LD_LIBRARY_PATH=/opt/x" in [entry.rstrip(":") for entry in environ]
+
+
+def test_a_rank_that_dies_while_loading_fails_the_gate_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path, decode_hosts=2)))
+    cluster.run("preflight.yml")
+    for host in ("p1", "d1", "d2"):
+        path = cluster.state / "hosts" / host / "opt/pd_rehearsal/faults.json"
+        path.write_text(json.dumps({"*": {"load_seconds": 60}}), encoding="utf-8")
+
+    def kill_rank_3_while_it_loads() -> None:
+        state = cluster.state / "hosts/d2/opt/pd_serving/pd/pd-pd-decode/state.json"
+        assert wait_for(state.exists, 30)
+        time.sleep(6)
+        os.kill(cluster.pids("d2", "pd-pd-decode")[1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_rank_3_while_it_loads)
+    killer.start()
+    result = cluster.run("site.yml")
+    killer.join()
+    assert result.rc != 0
+    assert result.seconds < 40, "the gate does not wait for the rest"
+    assert "rank 3" in result.messages() and "d2" in result.messages()
+    assert "Log " in result.messages(), "the tail of the log is shown"
+    assert "Start the proxy" not in {task for _host, task in result.changed_tasks()}
+
+
+def test_preflight_names_everything_that_is_missing(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    assert cluster.run("preflight.yml").rc == 0
+    root = cluster.state / "hosts" / "d1"
+    (root / "dev" / "davinci1").unlink()
+    (root / "models" / "m" / "config.json").unlink()
+    address = cluster.plan()["placements"][1]["node_ip"]
+    with socket.create_server((address, 7101)):
+        result = cluster.run("site.yml")
+    assert result.rc != 0
+    message = result.messages()
+    for expected in ("d1", "davinci1", "/models/m/config.json", "7101", "pd_api_port", str(os.getpid())):
+        assert expected in message, message
+    assert result.changed() == {} and cluster.processes() == []
+
+
+def test_a_running_cluster_passes_its_own_preflight_and_survives_a_refused_plan(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    assert cluster.run("site.yml").rc == 0
+    before = cluster.pids("p1", "pd-pd-prefill-p1")
+    assert cluster.run("preflight.yml").rc == 0
+    refused = cluster.run("site.yml", pd_kv_release_timeout=5)
+    assert refused.rc != 0 and "pd_kv_release_timeout" in refused.messages() and refused.changed() == {}
+    assert cluster.pids("p1", "pd-pd-prefill-p1") == before
+    assert complete(door(cluster), "m")["choices"][0]["text"]
+
+
+def test_one_engine_option_of_a_role_restarts_that_role_only(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    inventory = small_inventory(tmp_path)
+    cluster = rehearse(write(tmp_path, inventory))
+    assert cluster.run("site.yml").rc == 0
+    before = cluster.pids("p1", "pd-pd-prefill-p1"), cluster.pids("d1", "pd-pd-decode")
+    inventory["all"]["children"]["decode"]["vars"]["pd_engine_args"] = {"max-num-seqs": 17}
+    write(tmp_path, inventory)
+    result = cluster.run("site.yml")
+    assert result.rc == 0 and set(result.changed()) == {"d1"}
+    assert cluster.pids("p1", "pd-pd-prefill-p1") == before[0]
+    assert cluster.pids("d1", "pd-pd-decode") != before[1]
+
+
+def test_several_faults_of_an_inventory_are_told_together(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"] |= {"pd_kv_release_timeout": 5, "pd_conector": "x", "pd_model_path": "/path_to_weight/m"}
+    inventory["all"]["children"]["prefill"]["hosts"]["p1"]["pd_kv_port"] = 20002
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc != 0
+    for expected in ("pd_kv_release_timeout", "pd_connector?", "/path_to_weight", "20002", "p1"):
+        assert expected in result.messages()
+    assert "Traceback" not in result.stdout
+    assert not cluster.state.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace, which needs root")
+def test_a_rehearsal_never_leaves_loopback(tmp_path: pathlib.Path) -> None:
+    """SSH, sudo and a bastion in the inventory; no route anywhere: any attempt to leave would fail or be seen as a route lookup."""
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"] |= {
+        "ansible_connection": "ssh",
+        "ansible_user": "ops",
+        "ansible_become": True,
+        "ansible_become_method": "sudo",
+        "ansible_become_password": "secret",
+        "ansible_python_interpreter": "/opt/none/python3",
+        "ansible_ssh_common_args": "-o ProxyJump=ops@198.51.100.7",
+    }
+    path = write(tmp_path, inventory)
+    playbook = pathlib.Path(sys.executable).with_name("ansible-playbook")
+    state = tmp_path / "state"
+    for name in ("site.yml", "status.yml", "stop.yml"):
+        command = [str(playbook), name, "-i", str(path), "-e", "pd_rehearsal=true", "-e", f"pd_rehearsal_dir={state}"]
+        script = 'ip link set lo up && test -z "$(ip route)" && exec "$@"'
+        run = subprocess.run(
+            ["unshare", "--net", "sh", "-c", script, "sh", *command] if name != "stop.yml" else command,
+            cwd=PROJECT,
+            env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if name == "status.yml":
+            # Another namespace sees the processes but not their sockets.
+            assert "decode" in run.stdout
+        else:
+            assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ansible_connection", "ssh"),
+        ("ansible_become", True),
+        ("pd_runtime", "docker"),
+        ("pd_node_ip", "192.0.2.1"),
+        ("ansible_ssh_common_args", "-o ProxyJump=x"),
+    ],
+)
+def test_a_rehearsal_refuses_a_command_line_that_would_overrule_it(
+    rehearse: Make, tmp_path: pathlib.Path, name: str, value: t.Any
+) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    result = cluster.run("site.yml", **{name: value})
+    assert result.rc != 0 and name in result.messages() and "stays on this machine" in result.messages()
+    assert not cluster.state.exists()
+
+
+# Small clusters -----------------------------------------------------------------------------------------------------
+
+
+def small_inventory(folder: pathlib.Path, decode_hosts: int = 1) -> dict[str, t.Any]:
+    """One prefill instance (2 x tp 2) and one decode instance (2 ranks a host) on a2 hosts."""
+    return {
+        "all": {
+            "vars": {
+                "pd_hardware": "a2",
+                "pd_model_path": "/models/m",
+                "pd_served_model_name": "m",
+                "pd_engine_args_common": {"max-model-len": 4096, "enable-expert-parallel": True},
+            },
+            "children": {
+                "prefill": {"hosts": {"p1": {"ansible_host": "192.0.2.1"}}, "vars": {"pd_dp_size": 2, "pd_tp_size": 2}},
+                "decode": {
+                    "hosts": {f"d{i + 1}": {"ansible_host": f"192.0.2.{i + 2}"} for i in range(decode_hosts)},
+                    "vars": {"pd_dp_size": 2 * decode_hosts, "pd_tp_size": 1},
+                },
+                "proxy": {"hosts": {"p1": {}}},
+            },
+        }
+    }
+
+
+def write(folder: pathlib.Path, inventory: dict[str, t.Any]) -> pathlib.Path:
+    path = folder / "hosts.yml"
+    path.write_text(yaml.safe_dump(inventory, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return path
