@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import pathlib
+import sys
 import tempfile
 import time
 import typing as t
@@ -47,7 +49,7 @@ def run(playbook: str, inventory: str, extra: dict[str, t.Any]) -> Run:
             playbook=playbook,
             inventory=inventory,
             extravars=extra,
-            envvars={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},
+            envvars={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"},
             quiet=True,
         )
         seconds = time.monotonic() - began

@@ -23,6 +23,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils import report, s
 
 display = Display()
 SILENCE_SECONDS = 30
+_FAILURES = "/failures"
 
 
 class ActionModule(ActionBase):
@@ -109,30 +110,40 @@ class _Wait:
             state = found[unit["name"]]
             problem = _problem(unit, state, self.host)
             with _board(unit["instance"]) as board:
-                if problem:
-                    board["failed"] = {"host": self.host, "message": problem.splitlines()[0]}
-                elsewhere = board.get("failed")
                 count = _ready(unit, state)
                 entry = {"ready": count, "seconds": self.elapsed, "started": unit["name"] in self.options["started"]}
                 board.setdefault("hosts", {})[self.host] = entry
                 self._progress(unit["instance"], board, state)
             if problem:
+                self._tell(unit["instance"], problem)
                 return {"failed": True, "msg": problem}
-            if elsewhere and elsewhere["host"] != self.host:
-                return {
-                    "failed": True,
-                    "msg": f"instance {unit['instance']} cannot become ready: {elsewhere['message']} (see {elsewhere['host']})",
-                }
             ready[unit["instance"]] = count
             judged[unit["instance"]] = count == unit["ranks"]
         if all(judged.values()):
             return {"ready": ready, "seconds": round(self.elapsed, 1), "not_judged": self._outside_note()}
         pending = [name for name, done in judged.items() if not done]
+        with _board(_FAILURES) as failures:
+            failed = dict(failures)
+        if failed:
+            return self._give_up(pending, failed)
         if all(self.outside[name] for name in pending) and self.elapsed > self.options["partial_wait"]:
             return {"ready": ready, "seconds": round(self.elapsed, 1), "not_judged": self._pending_note(pending)}
         if self.elapsed >= self.options["timeout"]:
             return {"failed": True, "msg": self._timeout_message(found, pending)}
         return None
+
+    def _tell(self, instance: str, problem: str) -> None:
+        with _board(_FAILURES) as failures:
+            failures.setdefault(instance, f"{problem.splitlines()[0]} (see {self.host})")
+
+    def _give_up(self, pending: list[str], failed: dict[str, str]) -> dict[str, t.Any]:
+        """The run fails anyway; waiting on would only delay the message."""
+        for name in pending:
+            if name in failed:
+                return {"failed": True, "msg": f"instance {name} cannot become ready: {failed[name]}"}
+        first = next(iter(failed))
+        note = f"{', '.join(pending)} on {self.host}: no longer waited for, because instance {first} has failed"
+        return {"ready": {}, "seconds": round(self.elapsed, 1), "not_judged": [note]}
 
     def _progress(self, instance: str, board: dict[str, t.Any], state: dict[str, t.Any]) -> None:
         ready = sum(entry["ready"] for entry in board["hosts"].values())
@@ -163,7 +174,7 @@ class _Wait:
             if unit["instance"] not in pending:
                 continue
             for process in found[unit["name"]]["processes"]:
-                if process["health"] not in ("ready", "none"):
+                if process["health"] != "ready":
                     lines.append(f"{unit['instance']} {process['label']}: {process['health']}; log {process['log']}")
                     lines.append(f"    {process.get('last_line') or '(no output yet)'}")
         return "\n".join(lines)

@@ -58,6 +58,7 @@ class ActionModule(ActionBase):
                 slices.write(plan, self._roots(plan, source, state), constants.DEFAULT_LOCAL_TMP)
                 if state is not None:
                     self._build_hosts(plan, source)
+                    rehearsal.warm_up(state)
         except rehearsal.RehearsalError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         except OSError as problem:

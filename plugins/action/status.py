@@ -36,13 +36,18 @@ class ActionModule(ActionBase):
         display.display("\n".join(["", *report.status_lines(states), ""]))
         if missing:
             display.display(f"Not asked: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''} (outside --limit or unreachable)")
+        down = [problem for state in states for problem in state.problems]
         result["deployed"] = any(state.deployed for state in states)
-        result["down"] = [problem for state in states for problem in state.problems]
         if not result["deployed"]:
             display.display(f"Cluster {overview['name']} is not deployed on these hosts: site.yml does that.")
-        elif result["down"]:
+        elif all(state.stopped or not state.deployed for state in states):
+            display.display(f"Cluster {overview['name']} is stopped: site.yml starts it.")
+        elif down:
+            # What ended explains what is not ready, so it comes first.
+            down.sort(key=lambda line: " has ended" not in line)
+            more = [f"... and {len(down) - 40} more"] if len(down) > 40 else []
             result["failed"] = True
-            result["msg"] = f"cluster {overview['name']} is degraded: " + "; ".join(result["down"][:20])
+            result["msg"] = "\n".join([f"cluster {overview['name']} is not wholly up:", *down[:40], *more, "site.yml repairs it."])
         return result
 
 

@@ -13,7 +13,7 @@ short_description: Show which ranks are up, and fail when any is not
 description:
   - Compares what the plan wants with what M(ascend.pd_serving.launch_info) found on the hosts and prints it as a table.
   - Fails when the cluster is deployed but not wholly up, naming every endpoint that is down. A cluster that is not deployed
-    at all is no failure.
+    at all, or was stopped by order, is no failure.
   - Runs on the controller and contacts no host. Use it with C(run_once).
 options:
   found:
@@ -40,10 +40,5 @@ RETURN = r"""
 deployed:
   description: Whether anything of the cluster is deployed on the hosts asked.
   type: bool
-  returned: always
-down:
-  description: What is not up, with host and port.
-  type: list
-  elements: str
   returned: always
 """

@@ -137,42 +137,52 @@ def progress_line(instance: str, ready: int, total: int, elapsed: float, last: s
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitState:
-    """One unit of one host, as found. problems name everything that is not up."""
+    """One unit of one host, as found. problems name what should be up and is not, notes what is merely different."""
 
     row: tuple[str, ...]
     deployed: bool
+    stopped: bool
     problems: list[str]
+    notes: list[str]
 
 
 def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> UnitState:
     processes = found["processes"]
     ready = sum(process["health"] == "ready" for process in processes)
-    problems = []
-    if found["deployed"] and not found["running"]:
-        reason = (found.get("end") or {}).get("reason") or "its launcher is gone"
-        problems.append(f"{instance} on {host} has ended: {reason}")
-    elif found["deployed"]:
-        problems += [
-            f"{_endpoint(host, process)} ({instance} {process['label']}) is {process['health']}"
-            for process in processes
-            if process["health"] not in ("ready", "none")
-        ]
-        if not found["current"]:
-            problems.append(f"{instance} on {host} runs another configuration than the inventory has")
+    end = found.get("end") or {}
+    # A launcher ends with 0 only when it was told to.
+    stopped = found["deployed"] and not found["running"] and end.get("code") == 0
+    problems, notes = [], []
     if not found["deployed"]:
         state = "not deployed"
-    elif not found["running"]:
-        state = "ended"
-    else:
+    elif found["running"]:
         state = "up" if ready == len(processes) else "not all ready"
+        problems = _not_ready(host, instance, processes)
+        if not found["current"]:
+            notes.append(f"{instance} on {host} runs another configuration than the inventory has; site.yml would restart it")
+    else:
+        state = "stopped" if stopped else "ended"
+        problems.append(f"{instance} on {host} {'is stopped' if stopped else 'has ended: ' + (end.get('reason') or 'its launcher is gone')}")
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"])) if found.get("since") else "-"
     row = (host, instance, name, f"{ready}/{len(processes)}", state, str(found.get("pid") or "-"), since)
-    return UnitState(row, found["deployed"], problems)
+    return UnitState(row, found["deployed"], stopped, problems, notes)
 
 
-def _endpoint(host: str, process: dict[str, t.Any]) -> str:
-    url = urllib.parse.urlsplit(process.get("health_url") or "")
-    return f"{host}:{url.port}" if url.port else host
+def _not_ready(host: str, instance: str, processes: list[dict[str, t.Any]]) -> list[str]:
+    """One line per kind of trouble: d1:7100-7115 unhealthy (decode rank 0 ...)."""
+    groups: dict[str, list[dict[str, t.Any]]] = {}
+    ready = sum(process["health"] == "ready" for process in processes)
+    for process in processes:
+        if process["health"] != "ready":
+            groups.setdefault(process["health"], []).append(process)
+    lines = []
+    for health, alike in groups.items():
+        ports = [urllib.parse.urlsplit(process.get("health_url") or "").port for process in alike]
+        where = f"{host}:{span([port for port in ports if port])}" if any(ports) else host
+        state = "down" if health == "none" else health
+        names = alike[0]["label"] + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
+        lines.append(f"{where} {state} ({instance} {names}; {ready}/{len(processes)} ready)")
+    return lines
 
 
 def status_lines(states: t.Sequence[UnitState]) -> list[str]:
@@ -180,8 +190,7 @@ def status_lines(states: t.Sequence[UnitState]) -> list[str]:
     lines = table(rows)
     if len(states) > MAX_ROWS:
         lines.append(f"... and {len(states) - MAX_ROWS} more")
-    problems = [problem for state in states for problem in state.problems]
-    return lines + (["", "Down:", *(f"  {problem}" for problem in problems)] if problems else [])
+    return lines + [note for state in states for note in state.notes]
 
 
 # Summary of a run ---------------------------------------------------------------------------------------------------
@@ -225,7 +234,7 @@ def summary_lines(
 
 def verify_line(verify: dict[str, t.Any]) -> str:
     latency = verify.get("latency") or {}
-    reached = verify.get("reached") or {}
+    reached = verify.get("roles") or {}
     parts = [f"{verify.get('requests', 0)} completions, streamed and not"]
     for role in ROLES:
         if role in reached:

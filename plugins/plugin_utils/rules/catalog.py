@@ -2,8 +2,8 @@
 # Copyright: the ascend.pd_serving contributors
 """Every rule by its id, with a title for people.
 
-The ids are a public interface: they are in the plan's findings and are the anchors of docs/rules.md. A test holds the code,
-this table and that page together.
+The ids are a public interface: they are in the plan's findings and are the anchors of docs/rules.md. A test holds the
+code, this table and that page together.
 """
 
 from __future__ import annotations
