@@ -81,7 +81,9 @@ def main() -> None:
         run("stop.yml", inventory, extra)
         print(f"site.yml, inventories/2p1d rehearsed: first {first.seconds:.1f} s ({first.status}), ", end="")
         print(f"no-change {again.seconds:.1f} s ({again.status}), changed={again.changed}")
-        print(f"  tasks per host at most {max(first.tasks.values())}, on the managed host {max(first.on_host.values())}")
+        print(
+            f"  tasks per host at most {max(first.tasks.values())}, on the managed host {max(first.on_host.values())}"
+        )
 
         wide = _wide(yaml.safe_load((PROJECT / "inventories" / "one_host" / "hosts.yml").read_text(encoding="utf-8")))
         for label, entry in (("6 ranks on one host", wide[0]), ("2 ranks on one host", wide[1])):

@@ -37,7 +37,6 @@ class ActionModule(ActionBase):
         _spec, options = self.validate_argument_spec(
             {
                 "roles": {"type": "list", "elements": "str", "required": True},
-                "started": {"type": "list", "elements": "str", "default": []},
                 "timeout": {"type": "int", "default": 3600},
                 "poll": {"type": "int", "default": 10},
                 "partial_wait": {"type": "int", "default": 30},
@@ -75,7 +74,7 @@ class ActionModule(ActionBase):
             )
             if answer.get("failed") or answer.get("unreachable"):
                 return t.cast("dict[str, t.Any]", answer)
-            verdict = waiting.look(answer["units"])
+            verdict = waiting.look(answer["units"], answer["now"])
             if verdict is not None:
                 return verdict
 
@@ -103,15 +102,21 @@ class _Wait:
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    def look(self, found: dict[str, dict[str, t.Any]]) -> dict[str, t.Any] | None:
-        """A result when the wait is over, None to look again."""
+    def run_age(self) -> float:
+        """Seconds since this run made its plan: a younger unit was started by it."""
+        plan_file = slices.directory(constants.DEFAULT_LOCAL_TMP) / slices.CLUSTER_FILE
+        return time.time() - plan_file.stat().st_mtime
+
+    def look(self, found: dict[str, dict[str, t.Any]], now: float) -> dict[str, t.Any] | None:
+        """A result when the wait is over, None to look again. now is the host's clock, as the units' times are."""
         ready, judged = {}, {}
         for unit in self.units:
             state = found[unit["name"]]
             problem = _problem(unit, state, self.host)
             with _board(unit["instance"]) as board:
                 count = _ready(unit, state)
-                entry = {"ready": count, "seconds": self.elapsed, "started": unit["name"] in self.options["started"]}
+                age = now - (state["since"] or now)
+                entry = {"ready": count, "seconds": age, "started": age < self.run_age()}
                 board.setdefault("hosts", {})[self.host] = entry
                 self._progress(unit["instance"], board, state)
             if problem:
@@ -169,7 +174,9 @@ class _Wait:
         ]
 
     def _timeout_message(self, found: dict[str, dict[str, t.Any]], pending: list[str]) -> str:
-        lines = [f"not ready after {report.clock(self.elapsed)} on {self.host} (engine_ready_timeout {self.options['timeout']} s)"]
+        lines = [
+            f"not ready after {report.clock(self.elapsed)} on {self.host} (engine_ready_timeout {self.options['timeout']} s)"
+        ]
         for unit in self.units:
             if unit["instance"] not in pending:
                 continue

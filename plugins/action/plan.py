@@ -16,7 +16,14 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect, planner, rehearsal, report, slices
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import (
+    collect,
+    planner,
+    rehearsal,
+    report,
+    slices,
+    variables,
+)
 
 display = Display()
 FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
@@ -39,6 +46,11 @@ class ActionModule(ActionBase):
                 "rehearsal_dir": {"type": "path"},
             }
         )
+        missing = variables.missing_libraries()
+        if missing:
+            raise AnsibleActionFail(
+                f"the controller's Python ({sys.executable}) lacks {', '.join(missing)}: {sys.executable} -m pip install {' '.join(missing)}"
+            )
         hostvars = (task_vars or {})["hostvars"]
         started = time.monotonic()
         source = collect.collect(hostvars)
@@ -55,7 +67,8 @@ class ActionModule(ActionBase):
             if options["out"]:
                 _write_private(options["out"], encoded)
             if not plan.errors:
-                slices.write(plan, self._roots(plan, source, state), constants.DEFAULT_LOCAL_TMP)
+                roots = {host: rehearsal.host_root(state, host) for host in source["hosts"]} if state else {}
+                slices.write(plan, roots, constants.DEFAULT_LOCAL_TMP)
                 if state is not None:
                     self._build_hosts(plan, source)
                     rehearsal.warm_up(state)
@@ -91,9 +104,12 @@ class ActionModule(ActionBase):
                 display.display(f"Written to {options['out']}")
 
     def _query(self, query: str, encoded: bytes, result: dict[str, t.Any]) -> None:
-        import jmespath
-        import jmespath.exceptions
-
+        try:
+            import jmespath
+        except ImportError as problem:
+            raise AnsibleActionFail(
+                f"pd_query needs the Python library jmespath: {sys.executable} -m pip install jmespath"
+            ) from problem
         try:
             found = jmespath.search(query, json.loads(encoded))
         except jmespath.exceptions.JMESPathError as problem:
@@ -116,22 +132,14 @@ class ActionModule(ActionBase):
             )
         first = next(iter(source["hosts"].values()))
         sources = [str(path) for path in hostvars._inventory._sources or []]
-        state: str = options["rehearsal_dir"] or rehearsal.default_state(str(first.get("pd_cluster_name") or "pd"), sources)
+        state: str = options["rehearsal_dir"] or rehearsal.default_state(
+            str(first.get("pd_cluster_name") or "pd"), sources
+        )
         state = os.path.abspath(state)
         if self._task.check_mode and not os.path.isdir(state):
             # Nothing to look at yet: simulate the fresh hosts in the run's own folder, which goes away with it.
             state = str(slices.directory(constants.DEFAULT_LOCAL_TMP).parent / "pd_rehearsal")
         return state
-
-    def _roots(
-        self, plan: planner.Plan, source: dict[str, t.Any], state: str | None
-    ) -> dict[str, slices.HostRoot]:
-        if state is None:
-            return {}
-        return {
-            host: rehearsal.host_root(state, host, str(values["pd_node_ip"]), sys.executable)
-            for host, values in source["hosts"].items()
-        }
 
     def _build_hosts(self, plan: planner.Plan, source: dict[str, t.Any]) -> None:
         assert plan.cluster is not None

@@ -31,11 +31,19 @@ class ActionModule(ActionBase):
             for unit in _units(host)
             if unit["name"] in answer.get("units", {})
         ]
+        strangers = [
+            f"{name} on {host} belongs to no instance of the inventory{' and runs' if unit['running'] else ''}"
+            for host, answer in options["found"].items()
+            for name, unit in answer.get("units", {}).items()
+            if unit["unknown"]
+        ]
         asked = set(options["found"])
         missing = sorted({host for instance in overview["instances"] for host in instance["hosts"]} - asked)
-        display.display("\n".join(["", *report.status_lines(states), ""]))
+        display.display("\n".join(["", *report.status_lines(states), *strangers, ""]))
         if missing:
-            display.display(f"Not asked: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''} (outside --limit or unreachable)")
+            display.display(
+                f"Not asked: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''} (outside --limit or unreachable)"
+            )
         down = [problem for state in states for problem in state.problems]
         result["deployed"] = any(state.deployed for state in states)
         if not result["deployed"]:
@@ -47,10 +55,12 @@ class ActionModule(ActionBase):
             down.sort(key=lambda line: " has ended" not in line)
             more = [f"... and {len(down) - 40} more"] if len(down) > 40 else []
             result["failed"] = True
-            result["msg"] = "\n".join([f"cluster {overview['name']} is not wholly up:", *down[:40], *more, "site.yml repairs it."])
+            result["msg"] = "\n".join(
+                [f"cluster {overview['name']} is not wholly up:", *down[:40], *more, "site.yml repairs it."]
+            )
         return result
 
 
 def _units(host: str) -> list[dict[str, t.Any]]:
-    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {"units": [], "proxy_unit": None}
-    return [*slice_["units"], *([slice_["proxy_unit"]] if slice_["proxy_unit"] else [])]
+    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {"units": [], "proxy_units": []}
+    return [*slice_["units"], *slice_["proxy_units"]]

@@ -70,7 +70,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import connectors, ports
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import ROLES, Role
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import ROLES
 
 
 def port_ranges(
@@ -94,11 +94,13 @@ def port_ranges(
         numbers = [int(number) for number in (kv_port, dp_rank_start, dp_size_local, tp_size, pp_size, pcp_size)]
         first_api = None if api_port is None else int(api_port)
     except (TypeError, ValueError) as problem:
-        raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: every size and port is a whole number: {problem}") from problem
+        raise AnsibleFilterError(
+            f"ascend.pd_serving.port_ranges: every size and port is a whole number: {problem}"
+        ) from problem
     base, start, local, *sizes = numbers
     if start < 0 or min(local, *sizes) < 1:
         raise AnsibleFilterError("ascend.pd_serving.port_ranges: sizes are 1 or more, dp_rank_start 0 or more")
-    listen = ports.kv_listen(connectors.TRANSPORTS[connector], t.cast("Role", role), base, start, local, *sizes)
+    listen = ports.kv_listen(connectors.TRANSPORTS[connector], role, base, start, local, *sizes)
     out = {"kv_listen": list(listen or ()), "api": [] if first_api is None else list(ports.api_ports(first_api, local))}
     for name, found in out.items():
         if found and not 1 <= found[0] <= found[1] <= 65535:

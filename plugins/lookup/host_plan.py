@@ -48,6 +48,8 @@ class LookupModule(LookupBase):
     def run(self, terms: list[str], variables: t.Any = None, **kwargs: t.Any) -> list[dict[str, t.Any]]:
         self.set_options(var_options=variables, direct=kwargs)
         if not slices.directory(constants.DEFAULT_LOCAL_TMP).is_dir():
-            raise AnsibleError("there is no plan in this run yet: run ascend.pd_serving.plan first (playbooks import plan.yml)")
+            raise AnsibleError(
+                "there is no plan in this run yet: run ascend.pd_serving.plan first (playbooks import plan.yml)"
+            )
         hosts = terms or [(variables or {})["inventory_hostname"]]
         return [slices.read(constants.DEFAULT_LOCAL_TMP, host) or {} for host in hosts]

@@ -21,11 +21,6 @@ options:
     type: list
     elements: str
     required: true
-  started:
-    description: Names of the units that this run has started; their waiting time is reported.
-    type: list
-    elements: str
-    default: []
   timeout:
     description: Seconds after which waiting is given up. Large models load for 10 to 40 minutes.
     type: int

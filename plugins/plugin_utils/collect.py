@@ -22,7 +22,9 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     inventory = hostvars._inventory
     groups = {name: _group(inventory.groups[name]) for name in GROUPS if name in inventory.groups}
     wanted = dict.fromkeys(
-        host for group in groups.values() for host in (*group["hosts"], *(h for hs in group["children"].values() for h in hs))
+        host
+        for group in groups.values()
+        for host in (*group["hosts"], *(h for hs in group["children"].values() for h in hs))
     )
     known: dict[int, tuple[t.Any, t.Any]] = {}
     hosts = {host: _variables(hostvars, host, known) for host in wanted}

@@ -188,9 +188,7 @@ def _data_parallel(placement: Placement, dp_rank: int) -> list[str]:
     return words
 
 
-def environment(
-    cluster: Cluster, instance: Instance, member: Member
-) -> tuple[dict[str, str | None], list[Finding]]:
+def environment(cluster: Cluster, instance: Instance, member: Member) -> tuple[dict[str, str | None], list[Finding]]:
     """Environment of a placement's processes; None unsets a variable. What the user gives wins."""
     planned = _planned_environment(cluster, instance, member)
     env: dict[str, str | None] = {name: value for name, (value, _source) in planned.items()}
@@ -233,9 +231,7 @@ def environment(
     return env, findings
 
 
-def _planned_environment(
-    cluster: Cluster, instance: Instance, member: Member
-) -> dict[str, tuple[str | None, str]]:
+def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -> dict[str, tuple[str | None, str]]:
     """Variable -> (value, pd_ variable it comes from).
 
     VLLM_HOST_IP makes connectors bind and advertise the planned address: upstream otherwise takes the default

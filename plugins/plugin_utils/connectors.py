@@ -132,7 +132,9 @@ def _contradictions(
     for key, value in user.items():
         where = ".".join((*path, key))
         if key == "connectors":
-            findings.append(_contradiction(member, where, value, "the plan composes connectors itself", "use pd_kv_pool"))
+            findings.append(
+                _contradiction(member, where, value, "the plan composes connectors itself", "use pd_kv_pool")
+            )
         elif key not in planned:
             # A size the plan leaves at upstream's default of 1 (pp_size) is still the plan's to say.
             if path and path[-1] in ("prefill", "decode") and key in ("pp_size", "dp_size", "tp_size") and value != 1:
@@ -141,12 +143,18 @@ def _contradictions(
             if isinstance(value, dict):
                 findings += _contradictions(planned[key], value, member, (*path, key))
             else:
-                findings.append(_contradiction(member, where, value, "it must be a mapping", "give a mapping or leave it out"))
+                findings.append(
+                    _contradiction(member, where, value, "it must be a mapping", "give a mapping or leave it out")
+                )
         elif str(value) != str(planned[key]) or isinstance(value, bool):
             if path and path[-1] in ("prefill", "decode"):
                 findings.append(_size_contradiction(member, path, where, key, value, planned[key]))
             else:
-                owner = {"kv_connector": "pd_connector", "kv_port": "pd_kv_port", "qos_priority": "pd_qos_priority"}.get(key)
+                owner = {
+                    "kv_connector": "pd_connector",
+                    "kv_port": "pd_kv_port",
+                    "qos_priority": "pd_qos_priority",
+                }.get(key)
                 reason = f"it is {value!r}, but the plan sets {planned[key]!r}"
                 fix = f"set {owner} instead" if owner else "leave it out: the role follows from the inventory group"
                 findings.append(_contradiction(member, where, value, reason, fix))
@@ -179,4 +187,3 @@ def _contradiction(member: Member, where: str, value: t.Any, reason: str, fix: s
 
 def uses_ascend_module(member: Member) -> bool:
     return member.kv_transfer_config.get("kv_connector_module_path") == VLLM_ASCEND_MODULE
-

@@ -24,7 +24,8 @@ Source = t.Mapping[str, t.Any]
 
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b|^[A-Z]*IP(:PORT)?$", re.IGNORECASE
+    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b|^[A-Z]*IP(:PORT)?$",
+    re.IGNORECASE,
 )
 # Inside option and environment values only what nobody means literally: templates may well hold "<...>".
 _PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
@@ -314,7 +315,10 @@ class _Reader:
         elif variable.name == "pd_connector" and raw == "MooncakeD2RHConnectorV1":
             fix = "MooncakeD2RHConnectorV1 runs on a5 hosts, which this release does not plan yet"
         elif "IPv6" in problem:
-            rule, fix = "node-ip-v6", "give the host's IPv4 address; proxy and connectors split host:port at the first colon"
+            rule, fix = (
+                "node-ip-v6",
+                "give the host's IPv4 address; proxy and connectors split host:port at the first colon",
+            )
         elif variable.kind == "address":
             rule = "node-ip" if variable.name == "pd_node_ip" else rule
         self.error(rule, host, variable.name, raw, f"{variable.name} {problem}; it is {_short(raw)}", fix)
@@ -553,7 +557,10 @@ class _Reader:
                 elif "IPv6" in str(problem):
                     rule, message = "node-ip-v6", f"ansible_host {fallback} {problem}"
                 else:
-                    rule, message = "node-ip", f"pd_node_ip is not set, and ansible_host {fallback!r} is no IPv4 address"
+                    rule, message = (
+                        "node-ip",
+                        f"pd_node_ip is not set, and ansible_host {fallback!r} is no IPv4 address",
+                    )
                 self.error(
                     rule,
                     host,

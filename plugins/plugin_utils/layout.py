@@ -200,7 +200,12 @@ def _check_cover(instance: Instance, shares: list[tuple[Member, int, int]]) -> l
                 owner[rank] = member.host
         for other, ranks in twice.items():
             findings.append(
-                _cover_finding(instance, member, start, f"ranks {_span(ranks)} are on {other} and on {member.host} (both {instance.name})")
+                _cover_finding(
+                    instance,
+                    member,
+                    start,
+                    f"ranks {_span(ranks)} are on {other} and on {member.host} (both {instance.name})",
+                )
             )
         if beyond:
             findings.append(
@@ -216,7 +221,9 @@ def _check_cover(instance: Instance, shares: list[tuple[Member, int, int]]) -> l
         member, start, _local = shares[-1]
         layout = ", ".join(f"{m.host} {s}-{s + n - 1}" for m, s, n in shares[:4])
         findings.append(
-            _cover_finding(instance, member, start, f"ranks {_span(missing)} of instance {instance.name} run nowhere ({layout})")
+            _cover_finding(
+                instance, member, start, f"ranks {_span(missing)} of instance {instance.name} run nowhere ({layout})"
+            )
         )
     return findings
 

@@ -77,9 +77,7 @@ def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list
     return arguments
 
 
-def _proxy(
-    cluster: Cluster, placements: list[Placement], transport: connectors.Transport
-) -> dict[str, t.Any] | None:
+def _proxy(cluster: Cluster, placements: list[Placement], transport: connectors.Transport) -> dict[str, t.Any] | None:
     """Upstream's example proxy with every API endpoint; one hosts list and one ports list of equal length per role."""
     if cluster.proxy_host is None or cluster.proxy_address is None:
         return None

@@ -50,16 +50,6 @@ def addresses(hosts: t.Sequence[str], state: str) -> dict[str, str]:
     }
 
 
-def overrides(address: str, python: str) -> dict[str, t.Any]:
-    """Connection variables of one simulated host."""
-    return {
-        "ansible_connection": "local",
-        "ansible_become": False,
-        "ansible_python_interpreter": python,
-        "ansible_host": address,
-    }
-
-
 def rehearse(source: Source, state: str) -> dict[str, t.Any]:
     """The inventory with the plan's overrides; the rest is shared with the input, which stays as it is."""
     hosts: t.Mapping[str, Source] = source["hosts"]
@@ -96,7 +86,7 @@ def _without_overridden(values: Source) -> dict[str, t.Any]:
     }
 
 
-def host_root(state: str, host: str, address: str, python: str) -> HostRoot:
+def host_root(state: str, host: str) -> HostRoot:
     """Where a simulated host's paths are, and what its processes need to find the simulators."""
     root = str(pathlib.Path(state) / "hosts" / host)
     return HostRoot(
@@ -105,7 +95,6 @@ def host_root(state: str, host: str, address: str, python: str) -> HostRoot:
             "PD_REHEARSAL_ROOT": root,
             "PATH": f"{root}{SIMULATOR_DIRECTORY}/bin:/usr/local/bin:/usr/bin:/bin",
         },
-        connection=overrides(address, python),
     )
 
 
@@ -120,7 +109,9 @@ def build_host(
     A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
     """
     root = pathlib.Path(slice_["root"])
-    wanted = json.dumps([slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True)
+    wanted = json.dumps(
+        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True
+    )
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
@@ -154,15 +145,17 @@ def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
     """Wrappers named like the real commands. Python is called by its full path: a version manager's shim costs 170 ms."""
     folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    quoted = {name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin", "npu_smi_sim.sh", "hccn_tool_sim.sh")}
+    quoted = {
+        name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin", "npu_smi_sim.sh", "hccn_tool_sim.sh")
+    }
     interpreter = shlex.quote(python)
     # Compiled once per rehearsal, not beside the sources: 36 engines starting cold cost 4 s of CPU, warm 1 s.
     compiled = shlex.quote(f"pycache_prefix={root.parents[1] / 'pycache'}")
     scripts = {
-        "vllm": f"exec {interpreter} -I -S -X {compiled} {quoted['vllm_sim']} \"$@\"\n",
+        "vllm": f'exec {interpreter} -I -S -X {compiled} {quoted["vllm_sim"]} "$@"\n',
         "python3": (
             'case "$1" in /vllm-workspace/*) script="$PD_REHEARSAL_ROOT$1"; shift; set -- "$script" "$@" ;; esac\n'
-            f"PYTHONPATH={quoted['standin']} exec {interpreter} \"$@\"\n"
+            f'PYTHONPATH={quoted["standin"]} exec {interpreter} "$@"\n'
         ),
         "npu-smi": f'exec /bin/sh {quoted["npu_smi_sim.sh"]} "$@"\n',
         "hccn_tool": f'exec /bin/sh {quoted["hccn_tool_sim.sh"]} "$@"\n',
@@ -198,5 +191,3 @@ def default_state(cluster: str, inventories: t.Sequence[str]) -> str:
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     mark = hashlib.sha256("\n".join(os.path.abspath(path) for path in inventories).encode()).hexdigest()[:8]
     return os.path.join(base, "pd_serving", "rehearsal", f"{cluster}-{mark}")
-
-

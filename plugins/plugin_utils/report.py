@@ -45,13 +45,17 @@ def plan_lines(plan: Plan) -> list[str]:
     versions = cluster.versions
     processes = sum(len(placement.processes) for placement in plan.placements)
     per_role = [count(len(cluster.of(role)), f"{role} instance") for role in ROLES]
-    inside = ", ".join(f"{name} {value or '?'}" for name, value in (("CANN", versions.cann), ("Mooncake", versions.mooncake)))
+    inside = ", ".join(
+        f"{name} {value or '?'}" for name, value in (("CANN", versions.cann), ("Mooncake", versions.mooncake))
+    )
     lines = [
         f"Cluster {cluster.name}: {cluster.hardware.name}, {cluster.connector}, vLLM-Ascend {versions.vllm_ascend} ({inside})",
         f"{' + '.join(per_role)} on {count(len({p.host for p in plan.placements}), 'host')}, {processes} vllm processes",
         "",
     ]
-    rows = [("HOST", "ADDRESS", "INSTANCE", "ROLE", "CHIPS", "RANKS", "TP", "API", "KV LISTENS", "DP RPC")]
+    rows: list[tuple[str, ...]] = [
+        ("HOST", "ADDRESS", "INSTANCE", "ROLE", "CHIPS", "RANKS", "TP", "API", "KV LISTENS", "DP RPC")
+    ]
     rows += [_row(placement) for placement in plan.placements[:MAX_ROWS]]
     if plan.placements:
         lines += table(rows)
@@ -159,10 +163,14 @@ def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> 
         state = "up" if ready == len(processes) else "not all ready"
         problems = _not_ready(host, instance, processes)
         if not found["current"]:
-            notes.append(f"{instance} on {host} runs another configuration than the inventory has; site.yml would restart it")
+            notes.append(
+                f"{instance} on {host} runs another configuration than the inventory has; site.yml would restart it"
+            )
     else:
         state = "stopped" if stopped else "ended"
-        problems.append(f"{instance} on {host} {'is stopped' if stopped else 'has ended: ' + (end.get('reason') or 'its launcher is gone')}")
+        problems.append(
+            f"{instance} on {host} {'is stopped' if stopped else 'has ended: ' + (end.get('reason') or 'its launcher is gone')}"
+        )
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"])) if found.get("since") else "-"
     row = (host, instance, name, f"{ready}/{len(processes)}", state, str(found.get("pid") or "-"), since)
     return UnitState(row, found["deployed"], stopped, problems, notes)
@@ -227,7 +235,17 @@ def summary_lines(
     lines.append(f"Took      {clock(elapsed)}")
     if verify:
         body = f'{{"model": "{overview["served_model_name"]}", "prompt": "Who are you?", "max_tokens": 100, "temperature": 0}}'
-        words = ["curl", "-sS", "--noproxy", "*", f"{door}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
+        words = [
+            "curl",
+            "-sS",
+            "--noproxy",
+            "*",
+            f"{door}/v1/completions",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            body,
+        ]
         lines += ["", "Try it:", "  " + " ".join(shlex.quote(word) for word in words)]
     return lines
 

@@ -32,7 +32,6 @@ class HostRoot:
 
     root: str = ""
     environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
-    connection: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
 
 
 PRODUCTION = HostRoot()
@@ -95,7 +94,9 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
             }
             for instance in plan.cluster.instances
         ],
-        "proxy": None if plan.proxy is None else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
+        "proxy": None
+        if plan.proxy is None
+        else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
         "endpoints": endpoints,
     }
 
@@ -113,7 +114,6 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
         root = roots.get(host, PRODUCTION)
         own = placements[host]
         is_proxy = plan.proxy is not None and host == plan.proxy["host"]
-        proxy_unit = _proxy_unit(plan.proxy) if plan.proxy is not None and is_proxy else None
         out[host] = {
             "host": host,
             "cluster": cluster.name,
@@ -122,10 +122,9 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "node_ip": row["node_ip"],
             "root": root.root,
             "environment": dict(root.environment),
-            "connection": dict(root.connection),
             "ip_local_reserved_ports": row["ip_local_reserved_ports"],
             "units": [_engine_unit(plan, placement, root) for placement in own],
-            "proxy_unit": proxy_unit,
+            "proxy_units": [_proxy_unit(plan.proxy)] if plan.proxy is not None and is_proxy else [],
             "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
             "checks": _checks(plan, own, is_proxy, row["node_ip"]),
         }
@@ -227,9 +226,7 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
     ]
     if is_proxy:
         port = cluster.proxy_port
-        ports.append(
-            {"first": port, "last": port, "owner": "proxy", "variable": "pd_proxy_port", "address": node_ip}
-        )
+        ports.append({"first": port, "last": port, "owner": "proxy", "variable": "pd_proxy_port", "address": node_ip})
     chips = sorted({chip for placement in placements for chip in placement.member.mapped_chips})
     paths: dict[str, dict[str, t.Any]] = {}
     for placement in placements:
@@ -238,7 +235,12 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
             path = target if cluster.runtime == "process" and not cluster.rehearsal else source
             if path.rstrip("/") != cluster.model_path:
                 kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
-                paths[path] = {"path": path, "type": kind, "variable": "pd_mounts", "why": "mounted into the engine's container"}
+                paths[path] = {
+                    "path": path,
+                    "type": kind,
+                    "variable": "pd_mounts",
+                    "why": "mounted into the engine's container",
+                }
         for path, kind in ((cluster.model_path, "directory"), (f"{cluster.model_path}/config.json", "file")):
             paths[path] = {"path": path, "type": kind, "variable": "pd_model_path", "why": "the model to serve"}
     return {

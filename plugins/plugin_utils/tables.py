@@ -34,7 +34,8 @@ def hardware(name: str) -> Hardware | None:
     if entry is None:
         return None
     lists = ("device_nodes", "mounts", "ulimits", "capabilities")
-    return Hardware(name=name, **{key: tuple(value) if key in lists else value for key, value in entry.items()})
+    facts: dict[str, t.Any] = {key: tuple(value) if key in lists else value for key, value in entry.items()}
+    return Hardware(name=name, **facts)
 
 
 def hardware_names() -> list[str]:

@@ -12,7 +12,12 @@ import dataclasses
 import re
 import typing as t
 
-import netaddr
+try:
+    import netaddr
+
+    _NETADDR = True
+except ImportError:  # said in one line by missing_libraries(), not by a traceback
+    _NETADDR = False
 
 from . import tables
 
@@ -98,7 +103,9 @@ _TABLE = (
         "IPv4 address the engines bind, advertise and are reached at (default: ansible_host).",
         physical=True,
     ),
-    Variable("pd_nic", "H", "nic", "eth0", "Network card of pd_node_ip, for the *_SOCKET_IFNAME variables.", physical=True),
+    Variable(
+        "pd_nic", "H", "nic", "eth0", "Network card of pd_node_ip, for the *_SOCKET_IFNAME variables.", physical=True
+    ),
     Variable(
         "pd_roce_addresses",
         "H",
@@ -115,7 +122,9 @@ _TABLE = (
         "vLLM-Ascend version in the image; the tag of a given pd_image wins.",
     ),
     Variable("pd_cann_version", "C", "text", None, "CANN version in the image (default by vLLM-Ascend version)."),
-    Variable("pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."),
+    Variable(
+        "pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."
+    ),
     Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
     Variable("pd_image", "C", "text", None, "Container image of engines and proxy (default by hardware and version)."),
     Variable(
@@ -174,7 +183,9 @@ _TABLE = (
     ),
     Variable("pd_dp_rank_start", "H", "integer", None, "First rank on this host (default: planned).", minimum=0),
     Variable("pd_dp_address", "I", "address", None, "Address of the DP group's head (default: its first host)."),
-    Variable("pd_dp_rpc_port", "I", default=None, meaning="RPC port of the DP group's head (default: from 12321).", **_PORT),
+    Variable(
+        "pd_dp_rpc_port", "I", default=None, meaning="RPC port of the DP group's head (default: from 12321).", **_PORT
+    ),
     Variable("pd_api_port", "I", default=None, meaning="First API port on each host (default: from 7100).", **_PORT),
     Variable(
         "pd_kv_port",
@@ -197,7 +208,9 @@ _TABLE = (
         "Deep-merged into --kv-transfer-config; may not contradict what the plan must set.",
     ),
     Variable("pd_kv_pool", "C", "mapping", None, "AscendStore settings of a KV pool next to PD (backend …)."),
-    Variable("pd_qos_priority", "I", "integer", None, "QoS of the KV transfer, set on its initiator.", minimum=0, maximum=4),
+    Variable(
+        "pd_qos_priority", "I", "integer", None, "QoS of the KV transfer, set on its initiator.", minimum=0, maximum=4
+    ),
     Variable(
         "pd_kv_release_timeout",
         "C",
@@ -255,6 +268,11 @@ _DIGITS = re.compile(r"-?\d+\Z")
 Converted = tuple[t.Any, bool]
 
 
+def missing_libraries() -> list[str]:
+    """Python libraries that planning needs and this controller has not."""
+    return [] if _NETADDR else ["netaddr"]
+
+
 def convert(variable: Variable, value: t.Any) -> Converted:
     """Return (value of the variable's type, whether text was converted), or raise BadValue."""
     check = _CHECKS[variable.kind]
@@ -265,13 +283,16 @@ def _integer(variable: Variable, value: t.Any) -> Converted:
     converted = False
     if isinstance(value, str) and _DIGITS.match(value.strip()):
         value, converted = int(value), True
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or not _within(variable, value):
         raise BadValue(f"must be a whole number{_limits(variable)}")
-    if variable.minimum is not None and value < variable.minimum or variable.maximum is not None and value > variable.maximum:
-        raise BadValue(f"must be a whole number{_limits(variable)}")
-    if variable.minimum == -1 and value == 0:
-        raise BadValue("must be 1 or more, or -1 for all ranks of the instance")
     return value, converted
+
+
+def _within(variable: Variable, value: int) -> bool:
+    if variable.minimum == -1 and value == 0:
+        return False
+    low_enough = variable.maximum is None or value <= variable.maximum
+    return low_enough and (variable.minimum is None or value >= variable.minimum)
 
 
 def _limits(variable: Variable) -> str:
@@ -368,9 +389,15 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
         raise BadValue("must be a list of host:container[:ro]")
     for item in value:
         parts = item.split(":") if isinstance(item, str) else []
-        good = len(parts) in (2, 3) and all(part.startswith("/") for part in parts[:2]) and parts[2:] in ([], ["ro"], ["rw"])
+        good = (
+            len(parts) in (2, 3)
+            and all(part.startswith("/") for part in parts[:2])
+            and parts[2:] in ([], ["ro"], ["rw"])
+        )
         if not good:
-            raise BadValue(f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
+            raise BadValue(
+                f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted"
+            )
     return list(value), False
 
 

@@ -46,7 +46,11 @@ class Result:
     def result_of(self, task: str, host: str | None = None) -> dict[str, t.Any]:
         for event in self.events:
             data = event["event_data"]
-            if event["event"].startswith("runner_on_") and data.get("task") == task and host in (None, data.get("host")):
+            if (
+                event["event"].startswith("runner_on_")
+                and data.get("task") == task
+                and host in (None, data.get("host"))
+            ):
                 found: dict[str, t.Any] = data.get("res") or {}
                 if found:
                     return found
@@ -61,7 +65,9 @@ class Result:
 class Rehearsal:
     """One inventory with a state folder of its own."""
 
-    def __init__(self, inventory: str | pathlib.Path, folder: pathlib.Path, extra: dict[str, t.Any] | None = None) -> None:
+    def __init__(
+        self, inventory: str | pathlib.Path, folder: pathlib.Path, extra: dict[str, t.Any] | None = None
+    ) -> None:
         self.inventory = str(inventory)
         self.folder = folder
         self.state = folder / "state"

@@ -54,7 +54,10 @@ def test_two_prefill_one_decode_from_start_to_stop(rehearse: Make) -> None:
     again = cluster.run("site.yml")
     assert again.rc == 0 and again.changed() == {}
 
-    before = {(h, u): cluster.pids(h, u) for h, u in (("p1", "pd-pd-prefill-p1"), ("d1", "pd-pd-decode"), ("d2", "pd-pd-decode"))}
+    before = {
+        (h, u): cluster.pids(h, u)
+        for h, u in (("p1", "pd-pd-prefill-p1"), ("d1", "pd-pd-decode"), ("d2", "pd-pd-decode"))
+    }
     moved = cluster.run("site.yml", pd_proxy_port=2044)
     assert moved.rc == 0
     assert moved.changed_tasks() == {("p1", "Start the proxy")}
@@ -131,11 +134,14 @@ def test_values_reach_the_process_byte_for_byte(rehearse: Make, tmp_path: pathli
     odd = {
         "chat-template": "it's \"quoted\" $HOME ${HOME} `id` \\n \\\\ 中文 {{ '{{' }} x }}",
         "revision": "null",
-        "hf-overrides": {"a": True, "b": None, "c": "it's $HOME", "d": "\"\\", "e": "中文"},
+        "hf-overrides": {"a": True, "b": None, "c": "it's $HOME", "d": '"\\', "e": "中文"},
     }
     inventory = small_inventory(tmp_path)
     inventory["all"]["vars"]["pd_engine_args_common"].update(odd)
-    inventory["all"]["vars"]["pd_engine_env_common"] = {"VLLM_ODD": "it's $HOME \\ 中文", "LD_LIBRARY_PATH": "/opt/x:$LD_LIBRARY_PATH"}
+    inventory["all"]["vars"]["pd_engine_env_common"] = {
+        "VLLM_ODD": "it's $HOME \\ 中文",
+        "LD_LIBRARY_PATH": "/opt/x:$LD_LIBRARY_PATH",
+    }
     cluster = rehearse(write(tmp_path, inventory))
     result = cluster.run("site.yml")
     assert result.rc == 0, result.stdout
@@ -191,7 +197,9 @@ def test_preflight_names_everything_that_is_missing(rehearse: Make, tmp_path: pa
     assert result.changed() == {} and cluster.processes() == []
 
 
-def test_a_running_cluster_passes_its_own_preflight_and_survives_a_refused_plan(rehearse: Make, tmp_path: pathlib.Path) -> None:
+def test_a_running_cluster_passes_its_own_preflight_and_survives_a_refused_plan(
+    rehearse: Make, tmp_path: pathlib.Path
+) -> None:
     cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
     assert cluster.run("site.yml").rc == 0
     before = cluster.pids("p1", "pd-pd-prefill-p1")

@@ -22,4 +22,3 @@ def check(context: Context) -> list[Finding]:
 
 
 __all__ = ["Context", "check"]
-

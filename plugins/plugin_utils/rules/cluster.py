@@ -103,7 +103,8 @@ def plain_connector(context: Context) -> t.Iterator[Finding]:
                     "pd_connector",
                     context.cluster.connector,
                     f"pd_connector MooncakeConnector on {member.host} resolves to vLLM's CUDA class",
-                    "use MooncakeConnectorV1, or set pd_kv_transfer_config.kv_connector_module_path to " + VLLM_ASCEND_MODULE,
+                    "use MooncakeConnectorV1, or set pd_kv_transfer_config.kv_connector_module_path to "
+                    + VLLM_ASCEND_MODULE,
                 )
                 break
 
@@ -176,7 +177,12 @@ def proxy_workers(context: Context) -> t.Iterator[Finding]:
     else:
         return
     yield error(
-        "proxy-workers", cluster.proxy_host, "pd_proxy_workers", cluster.proxy_workers, reason, "leave pd_proxy_workers at 1"
+        "proxy-workers",
+        cluster.proxy_host,
+        "pd_proxy_workers",
+        cluster.proxy_workers,
+        reason,
+        "leave pd_proxy_workers at 1",
     )
 
 

@@ -75,7 +75,11 @@ def tensor_parallel(context: Context) -> t.Iterator[Finding]:
             f"pd_tp_size of prefill ({p_tp}) is no multiple of that of decode ({d_tp}, {decode.name})",
             "choose sizes where prefill's is a multiple of decode's",
         )
-    elif p_tp != d_tp and context.cluster.connector == HYBRID_CONNECTOR and context.cluster.model_family == "hybrid_mamba":
+    elif (
+        p_tp != d_tp
+        and context.cluster.connector == HYBRID_CONNECTOR
+        and context.cluster.model_family == "hybrid_mamba"
+    ):
         yield error(
             "tp-hybrid-mamba-differs",
             prefill.name,

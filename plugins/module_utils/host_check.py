@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What a host must have before anything is started on it: devices, paths, commands, free ports.
+
+Every check returns all that is wrong, never only the first thing, and none changes anything.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import os
+import stat
+import typing as t
+
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, procfs, units
+
+Finding = t.Dict[str, t.Any]
+
+
+def finding(check: str, variable: str, value: t.Any, message: str, fix: str) -> Finding:
+    """One thing that is wrong on this host, in the words of the plan's findings."""
+    return {
+        "check": check,
+        "severity": "error",
+        "variable": variable,
+        "value": value,
+        "message": message,
+        "fix": fix,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices, paths, commands
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_devices(root: str, chips: t.Iterable[int], nodes: t.Iterable[str]) -> list[Finding]:
+    """Device nodes. Which ones there must be depends on the hardware: a list of another generation breaks (DEV-07)."""
+    found = []
+    for chip in chips:
+        path = units.under(root, f"/dev/davinci{chip}")
+        trouble = _device_trouble(path)
+        if trouble:
+            message = f"chip {chip} cannot be used: {path} {trouble}"
+            fix = "see npu-smi info -m for the chips of this host; leave this one out of pd_chips, or repair it"
+            found.append(finding("chip", "pd_chips", chip, message, fix))
+    for node in nodes:
+        path = units.under(root, f"/dev/{node}")
+        trouble = _device_trouble(path)
+        if trouble:
+            fix = "install or repair the Ascend driver, and see that pd_hardware names the generation of this host"
+            found.append(finding("device", "pd_hardware", node, f"{path} {trouble}", fix))
+    return found
+
+
+def _device_trouble(path: str) -> str | None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return "does not exist"
+    # A rehearsal has plain files here. A folder is what docker leaves behind where a node was missing.
+    return "is a folder, not a device node" if stat.S_ISDIR(mode) else None
+
+
+def check_paths(root: str, wanted: t.Iterable[t.Mapping[str, t.Any]]) -> list[Finding]:
+    """Files and folders that will be mounted or read."""
+    found = []
+    for entry in wanted:
+        trouble = _path_trouble(units.under(root, entry["path"]), entry["type"])
+        if trouble:
+            message = f"{entry['path']} {trouble}" + (f"; needed for {entry['why']}" if entry["why"] else "")
+            fix = f"put it there, or set {entry['variable']}" if entry["variable"] else "put it there"
+            found.append(finding("path", entry["variable"], entry["path"], message, fix))
+    return found
+
+
+def _path_trouble(path: str, kind: str) -> str | None:
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError:
+        return "cannot be looked at by this user"
+    except OSError:
+        return "is a link to nothing" if os.path.islink(path) else "does not exist"
+    if kind == "file" and stat.S_ISDIR(mode):
+        hint = "" if _entries(path) else " (an empty one: docker makes such a folder where a mounted file was missing)"
+        return f"is a folder, not a file{hint}"
+    if kind == "directory" and not stat.S_ISDIR(mode):
+        return "is no folder"
+    return None
+
+
+def _entries(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return ["?"]
+
+
+def check_executables(
+    root: str, wanted: t.Iterable[t.Mapping[str, t.Any]], environ: t.Mapping[str, str]
+) -> list[Finding]:
+    """Commands, sought as the processes will be: a name in PATH, a path as it is."""
+    found = []
+    path = environ.get("PATH")
+    for entry in wanted:
+        name = entry["name"]
+        command = units.under(root, name) if name.startswith("/") else name
+        if launcher.find_command(command, path, "/") is None:
+            where = "" if "/" in name else f" in PATH={path}"
+            message = f"{name} is no command{where}" + (f"; needed for {entry['why']}" if entry["why"] else "")
+            fix = f"install it, or set {entry['variable']}" if entry["variable"] else "install it"
+            found.append(finding("executable", entry["variable"], name, message, fix))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ports
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class PortRange:
+    """Ports that one owner takes, on one address or ("", "0.0.0.0", "::") on all."""
+
+    first: int
+    last: int
+    owner: str
+    variable: str
+    address: str
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every address is taken."""
+        return self.address in ("", "0.0.0.0", "::")
+
+    def clashes(self, listener: procfs.Listener) -> bool:
+        """Whether this range and a listening socket cannot be on one host together."""
+        if not self.first <= listener.port <= self.last:
+            return False
+        return self.everywhere or listener.wildcard or listener.address == self.address
+
+
+def build_range(raw: t.Mapping[str, t.Any]) -> PortRange:
+    """One entry of the option ports."""
+    address = procfs.plain_address(raw["address"] or "")
+    return PortRange(raw["first"], raw["last"], raw["owner"] or "", raw["variable"] or "", address)
+
+
+class PortIndex:
+    """Finds the ranges that hold a port. Ranges are many and large, listeners are few: one pass over these."""
+
+    def __init__(self, ranges: t.Iterable[PortRange]) -> None:
+        self._ranges = sorted(ranges, key=lambda each: each.first)
+        self._firsts = [each.first for each in self._ranges]
+        # The furthest port that any range up to here reaches: where it ends before a port, none further left has it.
+        self._reach: list[int] = []
+        for each in self._ranges:
+            self._reach.append(max(each.last, self._reach[-1] if self._reach else 0))
+
+    def holding(self, listener: procfs.Listener) -> list[PortRange]:
+        """The ranges that clash with this listener."""
+        found = []
+        position = bisect.bisect_right(self._firsts, listener.port) - 1
+        while position >= 0 and self._reach[position] >= listener.port:
+            if self._ranges[position].clashes(listener):
+                found.append(self._ranges[position])
+            position -= 1
+        return found[::-1]
+
+
+def taken_ports(
+    ranges: t.Iterable[PortRange], listeners: t.Iterable[procfs.Listener]
+) -> list[tuple[PortRange, procfs.Listener]]:
+    """Every clash of a wanted range with a socket that listens now."""
+    index = PortIndex(ranges)
+    return [(wanted, listener) for listener in listeners for wanted in index.holding(listener)]
+
+
+def is_ours(
+    pid: int,
+    stats: t.Mapping[int, launcher.Stat],
+    ours: t.Collection[tuple[int, int]],
+    inner_pid: t.Callable[[int], int],
+) -> bool:
+    """Whether a process is, or descends from, a process of a unit: by the pid it sees itself and its start time.
+
+    That pair holds in a container too, where the launcher has written down other pids than the host's.
+    """
+    seen: set[int] = set()
+    while pid in stats and pid not in seen:
+        seen.add(pid)
+        stat_ = stats[pid]
+        if (inner_pid(pid), stat_.start) in ours or (inner_pid(stat_.session), _start(stats, stat_.session)) in ours:
+            return True
+        pid = stat_.parent
+    return False
+
+
+def _start(stats: t.Mapping[int, launcher.Stat], pid: int) -> int:
+    return stats[pid].start if pid in stats else -1
+
+
+def own_processes(site: units.Site) -> set[tuple[int, int]]:
+    """(pid, start time) of every launcher of this cluster that lives on this host, and of what it supervises."""
+    found: set[tuple[int, int]] = set()
+    for name in site.found():
+        observed = units.observe(site, name)
+        if observed.held and observed.state is not None and observed.state["boot_id"] == launcher.boot_id():
+            found.add((observed.state["pid"], observed.state["start_ticks"]))
+            found.update((process["pid"], process["start_ticks"]) for process in observed.state["processes"])
+    return found
+
+
+def left_behind(site: units.Site) -> dict[int, str]:
+    """Processes that a launcher of this cluster has left behind when it was killed, with the unit's name."""
+    found: dict[int, str] = {}
+    for name in site.found():
+        observed = units.observe(site, name)
+        if not observed.held:
+            found.update((stat_.pid, name) for stat_ in units.living_members(observed.state).own)
+    return found
+
+
+def check_ports(site: units.Site, ranges: t.Iterable[PortRange]) -> list[Finding]:
+    """Ports that something else than this cluster listens on."""
+    clashes = taken_ports(ranges, procfs.listeners())
+    if not clashes:
+        return []
+    owners = procfs.socket_owners({clash[1].inode for clash in clashes})
+    stats = launcher.all_stats()
+    ours = own_processes(site)
+    leftovers = left_behind(site)
+    found = []
+    for wanted, listener in clashes:
+        pid = owners.get(listener.inode)
+        if pid in leftovers:
+            found.append(_leftover_finding(wanted, listener, pid, leftovers[pid]))
+        elif pid is None or not is_ours(pid, stats, ours, procfs.innermost_pid):
+            found.append(_port_finding(wanted, listener, pid))
+    return found
+
+
+def _taken(wanted: PortRange, listener: procfs.Listener) -> str:
+    ports = str(wanted.first) if wanted.first == wanted.last else f"{wanted.first}-{wanted.last}"
+    owner = f" of {wanted.owner}" if wanted.owner else ""
+    return f"port {ports}{owner}: {listener} is taken by"
+
+
+def _port_finding(wanted: PortRange, listener: procfs.Listener, pid: int | None) -> Finding:
+    who = f"pid {pid} ({procfs.command_line(pid)})" if pid is not None else "a process that this user cannot see"
+    fix = "end that process" + (f", or set {wanted.variable} to other ports" if wanted.variable else "")
+    return finding("port", wanted.variable, listener.port, f"{_taken(wanted, listener)} {who}", fix)
+
+
+def _leftover_finding(wanted: PortRange, listener: procfs.Listener, pid: int, unit: str) -> Finding:
+    """Only a warning: the next start of the unit ends such processes before anything else."""
+    message = f"{_taken(wanted, listener)} pid {pid}, which an earlier run of {unit} has left behind"
+    fix = "nothing: a start ends it first; the stop playbook does so too"
+    return {**finding("port", wanted.variable, listener.port, message, fix), "severity": "warning"}

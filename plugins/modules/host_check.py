@@ -1,0 +1,235 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_check
+short_description: Check that a host has what a plan needs
+version_added: 0.1.0
+author: the ascend.pd_serving contributors (@ascend-pd-serving)
+description:
+  - Looks for device nodes, files, folders, commands and free ports, and returns everything that is missing at once.
+  - Never fails because of what it finds, and changes nothing.
+options:
+  cluster:
+    description: Name of the cluster. A port that one of its own running units holds is not taken.
+    type: str
+    required: true
+  root:
+    description: Put before every path of the host; for rehearsals.
+    type: str
+    default: ''
+  base_dir:
+    description: Folder of all clusters.
+    type: str
+    default: /opt/pd_serving
+  chips:
+    description: Physical ids of the chips that are needed, C(/dev/davinci<id>).
+    type: list
+    elements: int
+    default: []
+  device_nodes:
+    description: Names of the other device nodes below C(/dev).
+    type: list
+    elements: str
+    default: []
+  ports:
+    description: Port ranges that must be free.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      first:
+        description: First port.
+        type: int
+        required: true
+      last:
+        description: Last port.
+        type: int
+        required: true
+      owner:
+        description: What takes the ports, for the message.
+        type: str
+        default: ''
+      variable:
+        description: Variable that places them.
+        type: str
+        default: ''
+      address:
+        description: Address they are bound on; empty for all addresses.
+        type: str
+        default: ''
+  paths:
+    description: Files and folders that must exist.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Path on the host.
+        type: str
+        required: true
+      type:
+        description: What it must be.
+        type: str
+        choices: [file, directory, any]
+        default: any
+      variable:
+        description: Variable that names it.
+        type: str
+        default: ''
+      why:
+        description: What needs it, for the message.
+        type: str
+        default: ''
+  executables:
+    description: Commands that must be found.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: A name to be found in C(PATH), or an absolute path.
+        type: str
+        required: true
+      variable:
+        description: Variable that names it.
+        type: str
+        default: ''
+      why:
+        description: What needs it, for the message.
+        type: str
+        default: ''
+  environment:
+    description: Laid over the environment before C(PATH) is searched.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing in any mode.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  platform:
+    support: full
+    platforms: linux
+    description: Where the module works.
+"""
+
+EXAMPLES = r"""
+- name: Look at a decode host
+  ascend.pd_serving.host_check:
+    cluster: demo
+    chips: [0, 1, 2, 3]
+    device_nodes: [davinci_manager, devmm_svm, hisi_hdc]
+    ports:
+      - {first: 7100, last: 7115, owner: the API of decode, variable: pd_api_port, address: 192.0.2.21}
+    paths:
+      - {path: /models/demo, type: directory, variable: pd_model_path, why: the weights}
+    executables:
+      - {name: docker, variable: pd_runtime, why: the engine containers}
+  register: looked
+"""
+
+RETURN = r"""
+findings:
+  description: Everything that is wrong; empty when nothing is.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    check:
+      description: One of V(chip), V(device), V(path), V(executable), V(port).
+      type: str
+    severity:
+      description: V(error), or V(warning) for what the next start puts right by itself.
+      type: str
+    variable:
+      description: Variable that the value comes from; may be empty.
+      type: str
+    value:
+      description: The chip, name, path or port.
+      type: raw
+    message:
+      description: What is wrong, and who is in the way.
+      type: str
+    fix:
+      description: What to do.
+      type: str
+  sample:
+    - check: port
+      severity: error
+      variable: pd_api_port
+      value: 7100
+      message: 'port 7100-7115 of the API of decode: 0.0.0.0:7100 is taken by pid 4711 (nginx)'
+      fix: end that process, or set pd_api_port to other ports
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, units
+
+
+def main() -> None:
+    text = {"type": "str", "default": ""}
+    module = AnsibleModule(
+        argument_spec={
+            "cluster": {"type": "str", "required": True},
+            "root": {"type": "str", "default": ""},
+            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
+            "chips": {"type": "list", "elements": "int", "default": []},
+            "device_nodes": {"type": "list", "elements": "str", "default": []},
+            "ports": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "first": {"type": "int", "required": True},
+                    "last": {"type": "int", "required": True},
+                    "owner": text,
+                    "variable": text,
+                    "address": text,
+                },
+            },
+            "paths": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "str", "required": True},
+                    "type": {"type": "str", "choices": ["file", "directory", "any"], "default": "any"},
+                    "variable": text,
+                    "why": text,
+                },
+            },
+            "executables": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"name": {"type": "str", "required": True}, "variable": text, "why": text},
+            },
+            "environment": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    environ = units.launch_environment(params["environment"])
+    try:
+        site = units.Site(params["cluster"], params["root"], params["base_dir"])
+        findings = [
+            *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),
+            *host_check.check_paths(params["root"], params["paths"]),
+            *host_check.check_executables(params["root"], params["executables"], environ),
+            *host_check.check_ports(site, [host_check.build_range(entry) for entry in params["ports"]]),
+        ]
+    except (units.UnitError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, findings=findings)
+
+
+if __name__ == "__main__":
+    main()
