@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What is found wrong on a host."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs
+
+
+def ports(first: int, last: int, address: str = "10.0.0.1", owner: str = "") -> host_check.PortRange:
+    return host_check.PortRange(first, last, owner, "pd_api_port", address)
+
+
+def listener(port: int, address: str = "10.0.0.1") -> procfs.Listener:
+    return procfs.Listener(address, port, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound", "clash"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "0.0.0.0", True),
+        ("10.0.0.1", "::", True),
+        ("", "10.0.0.2", True),
+        ("0.0.0.0", "127.0.0.1", True),
+        ("::", "127.0.0.1", True),
+        ("127.66.0.3", "127.66.0.4", False),
+    ],
+)
+def test_addresses_that_clash(wanted: str, bound: str, clash: bool) -> None:
+    assert ports(7100, 7115, wanted).clashes(listener(7100, bound)) is clash
+    assert not ports(7100, 7115, wanted).clashes(listener(7116, bound))
+
+
+def test_ranges_are_found_as_by_looking_at_each() -> None:
+    rng = random.Random(7)
+    ranges = []
+    for n in range(300):
+        first = rng.randrange(1, 60000)
+        ranges.append(ports(first, first + rng.choice([0, 15, 1600]), rng.choice(["10.0.0.1", "10.0.0.2", ""]), str(n)))
+    for _ in range(2000):
+        one = listener(rng.randrange(1, 65536), rng.choice(["10.0.0.1", "10.0.0.2", "::"]))
+        expected = sorted(each.owner for each in ranges if each.clashes(one))
+        assert sorted(clash.owner for clash, _ in host_check.taken_ports(ranges, [one])) == expected
+    assert host_check.taken_ports([], [listener(1)]) == []
+
+
+def test_large_ranges_cost_one_pass_over_the_listeners() -> None:
+    ranges = [ports(first, first + 1599, owner=str(first)) for first in range(20000, 60000, 1600)]
+    found = host_check.taken_ports(ranges, [listener(port) for port in range(30000, 31000)])
+    assert len(found) == 1000
+
+
+def test_an_address_is_compared_in_one_spelling() -> None:
+    built = host_check.build_range(
+        {"first": 1, "last": 2, "owner": None, "variable": None, "address": "::ffff:10.0.0.1"}
+    )
+    assert built == host_check.PortRange(1, 2, "", "", "10.0.0.1")
+
+
+def stat(pid: int, parent: int, session: int, start: int) -> launcher.Stat:
+    return launcher.Stat(pid, "S", parent, session, session, start)
+
+
+def test_whose_a_process_is() -> None:
+    """A container's launcher has written down the pids it sees; the host sees others, with the same start times."""
+    table = {
+        s.pid: s for s in (stat(1, 0, 1, 0), stat(500, 1, 500, 50), stat(501, 500, 501, 60), stat(502, 501, 501, 70))
+    }
+    inner = {500: 1, 501: 7, 502: 8}
+
+    def ours(pid: int, *pairs: tuple[int, int]) -> bool:
+        return host_check.is_ours(pid, table, pairs, lambda each: inner.get(each, each))
+
+    assert ours(502, (1, 50))
+    assert ours(502, (7, 60))
+    assert not ours(502, (7, 61))
+    assert not ours(1, (1, 50))
+    assert not ours(999, (1, 50))
+    orphan = {**table, 502: stat(502, 1, 501, 70)}
+    assert host_check.is_ours(502, orphan, {(7, 60)}, lambda each: inner.get(each, each))
+
+
+def test_devices(tmp_path: Path) -> None:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    (dev / "davinci0").touch()
+    (dev / "davinci1").mkdir()
+    (dev / "davinci_manager").touch()
+    found = host_check.check_devices(str(tmp_path), [0, 1, 2], ["davinci_manager", "hisi_hdc"])
+    assert [(f["check"], f["value"], f["variable"]) for f in found] == [
+        ("chip", 1, "pd_chips"),
+        ("chip", 2, "pd_chips"),
+        ("device", "hisi_hdc", "pd_hardware"),
+    ]
+    assert found[0]["message"] == f"chip 1 cannot be used: {dev}/davinci1 is a folder, not a device node"
+    assert found[1]["message"] == f"chip 2 cannot be used: {dev}/davinci2 does not exist"
+    assert all(f["severity"] == "error" and f["fix"] for f in found)
+
+
+def test_paths(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "broken").symlink_to("nowhere")
+    entries = [
+        ("/file", "file"),
+        ("/file", "any"),
+        ("/folder", "directory"),
+        ("/none", "any"),
+        ("/folder", "file"),
+        ("/full", "file"),
+        ("/file", "directory"),
+        ("/broken", "any"),
+    ]
+    wanted = [{"path": p, "type": k, "variable": "pd_model_path", "why": "the weights"} for p, k in entries]
+    found = host_check.check_paths(str(tmp_path), wanted)
+    assert [f["message"] for f in found] == [
+        "/none does not exist; needed for the weights",
+        "/folder is a folder, not a file (an empty one: docker makes such a folder where a mounted file was missing); "
+        "needed for the weights",
+        "/full is a folder, not a file; needed for the weights",
+        "/file is no folder; needed for the weights",
+        "/broken is a link to nothing; needed for the weights",
+    ]
+    assert found[0]["fix"] == "put it there, or set pd_model_path"
+
+
+def test_executables(tmp_path: Path) -> None:
+    tool = tmp_path / "opt" / "tool"
+    tool.parent.mkdir()
+    tool.write_text("")
+    tool.chmod(0o755)
+    wanted = [{"name": name, "variable": "", "why": ""} for name in ("tool", "/opt/tool", "/opt/other", "other")]
+    found = host_check.check_executables(str(tmp_path), wanted, {"PATH": str(tool.parent)})
+    assert [f["message"] for f in found] == ["/opt/other is no command", f"other is no command in PATH={tool.parent}"]
