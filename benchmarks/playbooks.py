@@ -28,6 +28,7 @@ CONTROLLER_ACTIONS = {
     "ansible.builtin.debug",
     "ansible.builtin.fail",
     "ansible.builtin.meta",
+    "ansible.builtin.validate_argument_spec",
 }
 
 
