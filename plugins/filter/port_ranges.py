@@ -91,8 +91,8 @@ def port_ranges(
         known = ", ".join(connectors.TRANSPORTS)
         raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: connector must be one of {known}, not {connector!r}")
     try:
-        numbers = [int(number) for number in (kv_port, dp_rank_start, dp_size_local, tp_size, pp_size, pcp_size)]
-        first_api = None if api_port is None else int(api_port)
+        numbers = [_whole(number) for number in (kv_port, dp_rank_start, dp_size_local, tp_size, pp_size, pcp_size)]
+        first_api = None if api_port is None else _whole(api_port)
     except (TypeError, ValueError) as problem:
         raise AnsibleFilterError(
             f"ascend.pd_serving.port_ranges: every size and port is a whole number: {problem}"
@@ -106,6 +106,12 @@ def port_ranges(
         if found and not 1 <= found[0] <= found[1] <= 65535:
             raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: {name} {found[0]}-{found[1]} leaves 1-65535")
     return out
+
+
+def _whole(value: t.Any) -> int:
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
 
 
 class FilterModule:

@@ -59,12 +59,18 @@ def _numbers(chips: t.Any, what: str) -> list[int]:
     if isinstance(chips, str) or not isinstance(chips, c.Sequence) or not chips:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what} must be a list of chip numbers")
     try:
-        numbers = [int(chip) for chip in chips]
+        numbers = [_whole(chip) for chip in chips]
     except (TypeError, ValueError) as problem:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what}: {problem}") from problem
     if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what} names a chip twice or a negative one")
     return numbers
+
+
+def _whole(value: t.Any) -> int:
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
 
 
 class FilterModule:

@@ -86,11 +86,18 @@ def arguments(cluster: Cluster, instance: Instance, member: Member) -> Arguments
                 merged.pop(key, None)
                 merged.pop(key.removeprefix("no-"), None)
             else:
-                merged[key] = Argument(name, value, variable)
+                merged[key] = Argument(name, flag(key, value), variable)
     if cluster.model_family == "hybrid_mamba" and instance.role == "decode":
         # Decode of hybrid models hangs after a prefix-cache hit, and vLLM has the cache on by default.
         merged.setdefault("enable-prefix-caching", Argument("no-enable-prefix-caching", True, "pd_model_family"))
     return merged
+
+
+def flag(name: str, value: t.Any) -> t.Any:
+    """true and false as text are truth values where vLLM has a flag; any other option gets its text as it is."""
+    if isinstance(value, str) and value.lower() in ("true", "false") and name in tables.vllm_options("flags"):
+        return value.lower() == "true"
+    return value
 
 
 def option(args: Arguments, name: str) -> t.Any:
@@ -124,10 +131,17 @@ def rendered(args: Arguments) -> list[str]:
     """The options as words of an argument vector."""
     words: list[str] = []
     for argument in args.values():
-        if argument.value is True:
+        if "." in argument.name and isinstance(argument.value, bool):
+            # A dotted name sets one field of a JSON option; vLLM takes the next word as its value.
+            words += [f"--{argument.name}", text(argument.value)]
+        elif argument.value is True:
             words.append(f"--{argument.name}")
         elif argument.value is False:
             words.append(f"--no-{argument.name}")
+        elif isinstance(argument.value, (list, tuple)) and canonical(argument.name, None) in tables.vllm_options(
+            "several_words"
+        ):
+            words += [f"--{argument.name}", *map(text, argument.value)]
         else:
             value = text(argument.value)
             # argparse takes a separate word with a leading dash for an option.
@@ -140,8 +154,12 @@ def fill(
 ) -> list[Finding]:
     """Write env and argv of every process of a placement."""
     instance, member = placement.instance, placement.member
-    findings = _planned_arguments(placement, args)
-    user_args = rendered({name: a for name, a in args.items() if name not in PLANNED_ARGUMENTS})
+    findings = _planned_arguments(cluster, placement, args)
+    kept = {name: a for name, a in args.items() if name not in PLANNED_ARGUMENTS}
+    if is_headless(placement):
+        # vLLM refuses it where there is no API server.
+        kept.pop("api-server-count", None)
+    user_args = rendered(kept)
     serve = ["vllm", "serve", cluster.model_path]
     tail = _parallel_sizes(instance)
     tail += ["--served-model-name", cluster.served_model_name, *user_args]
@@ -248,11 +266,11 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
     return env
 
 
-def _planned_arguments(placement: Placement, args: Arguments) -> list[Finding]:
+def _planned_arguments(cluster: Cluster, placement: Placement, args: Arguments) -> list[Finding]:
     findings = []
     for name, argument in args.items():
-        owner = PLANNED_ARGUMENTS.get(name)
-        if owner is None or _equals_plan(placement, name, argument.value):
+        owner = PLANNED_ARGUMENTS.get(name) or _owner_of_beginning(name)
+        if owner is None or _equals_plan(cluster, placement, name, argument.value):
             continue
         findings.append(
             Finding(
@@ -268,6 +286,14 @@ def _planned_arguments(placement: Placement, args: Arguments) -> list[Finding]:
     return findings
 
 
+def _owner_of_beginning(name: str) -> str | None:
+    """vLLM takes the beginning of an option for the option, as long as it is no option itself."""
+    if name in tables.vllm_option_names():
+        return None
+    owners = {owner for planned, owner in PLANNED_ARGUMENTS.items() if planned.startswith(name) and len(name) > 1}
+    return min(owners) if owners else None
+
+
 def _planned_reason(instance: Instance, name: str) -> str:
     if name == "headless":
         return (
@@ -277,11 +303,13 @@ def _planned_reason(instance: Instance, name: str) -> str:
     return f"--{name} is set by the plan for every process of instance {instance.name}"
 
 
-def _equals_plan(placement: Placement, name: str, value: t.Any) -> bool:
+def _equals_plan(cluster: Cluster, placement: Placement, name: str, value: t.Any) -> bool:
     """An option that repeats what the plan sets anyway does no harm (recipes often carry sizes)."""
     instance = placement.instance
     planned: dict[str, t.Any] = {
         "host": placement.member.node_ip,
+        "model": cluster.model_path,
+        "served-model-name": cluster.served_model_name,
         "tensor-parallel-size": instance.tp_size,
         "pipeline-parallel-size": instance.pp_size,
         "prefill-context-parallel-size": instance.pcp_size,

@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from .model import Cluster, Finding, Member, Placement, Role
+from . import tables
+from .model import Cluster, Finding, Instance, Member, Placement, Role
 
 VLLM_ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
 KV_ROLE: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -83,12 +84,21 @@ def kv_transfer_config(
     user = member.kv_transfer_config
     findings = _contradictions(planned, user, member, ())
     config = _deep_merged(planned, user)
-    # engine_id is compared as text by upstream: 0 and "0" are one id.
-    if "engine_id" in config:
-        config["engine_id"] = str(config["engine_id"])
+    config.pop("engine_id", None)
+    engine_id = effective_engine_id(cluster, instance, member)
+    if engine_id is not None:
+        config["engine_id"] = engine_id
     if cluster.kv_pool is None:
         return config, findings
     return _with_pool(config, cluster.kv_pool, pool_port), findings
+
+
+def effective_engine_id(cluster: Cluster, instance: Instance, member: Member) -> str | None:
+    """The id as text (0 and "0" are one), made from the instance's name where upstream does not make it unique itself."""
+    given = member.kv_transfer_config.get("engine_id")
+    if given is not None:
+        return str(given)
+    return instance.name if tables.engine_id_must_differ(cluster.versions) else None
 
 
 def _with_pool(mooncake: dict[str, t.Any], pool: dict[str, t.Any], pool_port: int) -> dict[str, t.Any]:
@@ -116,13 +126,9 @@ def _deep_merged(base: dict[str, t.Any], over: dict[str, t.Any]) -> dict[str, t.
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(out.get(key), dict):
             out[key] = _deep_merged(out[key], value)
-        elif not _planned(out, key, base):
+        elif key not in base:
             out[key] = value
     return out
-
-
-def _planned(out: dict[str, t.Any], key: str, base: dict[str, t.Any]) -> bool:
-    return key in base and not isinstance(base[key], dict)
 
 
 def _contradictions(

@@ -14,31 +14,77 @@ def unit_name(cluster: Cluster, instance_name: str) -> str:
     return f"pd-{cluster.name}-{instance_name}"
 
 
+def unit_folder(cluster: Cluster, unit: str) -> str:
+    """Launch specification, launcher and state of a unit; the same path on the host and in its container."""
+    return f"/opt/pd_serving/{cluster.name}/{unit}"
+
+
+def log_folder(cluster: Cluster, unit: str) -> str:
+    return f"/var/log/pd_serving/{cluster.name}/{unit}"
+
+
 def container(cluster: Cluster, placement: Placement) -> dict[str, t.Any]:
     """What `docker run` needs, with host networking: HCCL takes another container address for another server."""
-    hardware = cluster.hardware
-    privileged_sees_all = hardware.privileged and "pd_mapped_chips" not in placement.instance.given
+    hardware, instance = cluster.hardware, placement.instance
+    privileged_sees_all = hardware.privileged and "pd_mapped_chips" not in instance.given
     chips = (
         list(range(placement.member.chips_per_node)) if privileged_sees_all else sorted(placement.member.mapped_chips)
     )
     return {
-        "name": unit_name(cluster, placement.instance.name),
-        "image": cluster.image,
-        "network": "host",
+        **_base(cluster, unit_name(cluster, instance.name)),
         "devices": [f"/dev/davinci{chip}" for chip in chips] + [f"/dev/{node}" for node in hardware.device_nodes],
-        "mounts": mounts(cluster, placement),
+        "mounts": [*mounts(cluster, placement), *_own_mounts(cluster, unit_name(cluster, instance.name))],
         "privileged": hardware.privileged,
         "shm_size": hardware.shm_size,
         "ulimits": list(hardware.ulimits),
         "capabilities": list(hardware.capabilities),
-        "env": {},
+        # A group over several hosts cannot take a member back, so docker must not bring one back on its own.
+        "restart_policy": "no" if len(instance.members) > 1 else "unless-stopped",
     }
 
 
+def proxy_container(cluster: Cluster) -> dict[str, t.Any]:
+    """The proxy runs in the same image, where upstream's scripts are; it needs no device."""
+    name = unit_name(cluster, "proxy")
+    return {
+        **_base(cluster, name),
+        "devices": [],
+        "mounts": _own_mounts(cluster, name),
+        "privileged": False,
+        "shm_size": cluster.hardware.shm_size,
+        "ulimits": [],
+        "capabilities": [],
+        "restart_policy": "unless-stopped",
+    }
+
+
+def _base(cluster: Cluster, name: str) -> dict[str, t.Any]:
+    folder, logs = unit_folder(cluster, name), log_folder(cluster, name)
+    return {
+        "name": name,
+        "image": cluster.image,
+        "network": "host",
+        "env": {},
+        "command": ["python3", f"{folder}/launcher.py", "run", "--unit-dir", folder, "--log-dir", logs],
+        "labels": {"pd_serving.cluster": cluster.name},
+    }
+
+
+def _own_mounts(cluster: Cluster, name: str) -> list[str]:
+    return [f"{path}:{path}" for path in (unit_folder(cluster, name), log_folder(cluster, name))]
+
+
 def mounts(cluster: Cluster, placement: Placement) -> list[str]:
-    """host:container[:ro]; the model is mounted read-only at its own path unless a given mount already holds it."""
-    out = [*cluster.hardware.mounts, *placement.member.mounts]
-    targets = [mount.split(":")[1].rstrip("/") for mount in out]
+    """host:container[:ro]; a given mount replaces a built-in one of the same target.
+
+    The model is mounted read-only at its own path unless another mount already holds it.
+    """
+    by_target = {_target(mount): mount for mount in (*cluster.hardware.mounts, *placement.member.mounts)}
+    out, targets = list(by_target.values()), list(by_target)
     if not any(cluster.model_path == target or cluster.model_path.startswith(target + "/") for target in targets):
         out.append(f"{cluster.model_path}:{cluster.model_path}:ro")
     return out
+
+
+def _target(mount: str) -> str:
+    return mount.split(":")[1].rstrip("/")

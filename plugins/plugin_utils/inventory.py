@@ -24,11 +24,13 @@ Source = t.Mapping[str, t.Any]
 
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b|^[A-Z]*IP(:PORT)?$",
-    re.IGNORECASE,
+    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b", re.IGNORECASE
 )
+_ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 # Inside option and environment values only what nobody means literally: templates may well hold "<...>".
 _PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
+_LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
+_INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name")
 
 
@@ -41,6 +43,7 @@ def read(source: Source) -> tuple[Cluster | None, list[Finding]]:
 class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.rehearsal = "production" in source
         self.groups: Source = source["groups"]
         self.hosts: t.Mapping[str, Source] = source["hosts"]
         self.findings: list[Finding] = []
@@ -68,10 +71,11 @@ class _Reader:
         values, given = self._cluster_values()
         hardware = tables.hardware(values["pd_hardware"]) if values["pd_hardware"] else None
         if hardware is None:
+            self._read_without_hardware(outline)
             return None
         self.default_chips = hardware.chips_per_node
         # A rehearsal runs processes but shows what the production runtime would.
-        runtime = self.source.get("production_runtime") or values["pd_runtime"]
+        runtime = _production_runtime(self.source["production"]) if self.rehearsal else values["pd_runtime"]
         self.sees_every_chip = hardware.privileged or runtime == "process"
         image, version = self._image(values, given, hardware.image_suffix)
         counts = dict.fromkeys(ROLES, 0)
@@ -112,8 +116,15 @@ class _Reader:
             engine_env_common=values["pd_engine_env_common"],
             instances=instances,
             given=given,
-            rehearsal="production_runtime" in self.source,
+            production_runtime=runtime,
+            rehearsal=self.rehearsal,
         )
+
+    def _read_without_hardware(self, outline: list[tuple[str, Role, list[str]]]) -> None:
+        """Name what else is wrong with the variables; nothing can be laid out."""
+        self.default_chips, self.sees_every_chip = 1, False
+        for name, role, hosts in outline:
+            self._instance(name, role, 0, hosts)
 
     def _instances_of(self, role: Role) -> list[tuple[str, Role, list[str]]]:
         group = self.groups.get(role) or {}
@@ -154,10 +165,27 @@ class _Reader:
             return [(f"prefill-{host}", role, [host]) for host in direct]
         return [("decode", role, direct)]
 
+    def _check_name(self, name: str, role: Role) -> None:
+        if not _INSTANCE_NAME.match(name) or name == "proxy":
+            reason = (
+                "is the name of the proxy's container"
+                if name == "proxy"
+                else "cannot be part of container names and paths"
+            )
+            self.error(
+                "instance-name",
+                name,
+                None,
+                name,
+                f"{name!r} names an instance of {role}, but {reason}",
+                "rename the group (or host): letters, digits, '_', '.' and '-', beginning with a letter or digit",
+            )
+
     def _named_once(self, outline: list[tuple[str, Role, list[str]]]) -> list[tuple[str, Role, list[str]]]:
         once: dict[str, tuple[str, Role, list[str]]] = {}
         for entry in outline:
             name, role, _hosts = entry
+            self._check_name(name, role)
             if name in once:
                 self.error(
                     "instance-in-two-roles",
@@ -171,7 +199,9 @@ class _Reader:
         return list(once.values())
 
     def _proxy_host(self) -> str | None:
-        hosts = list((self.groups.get("proxy") or {}).get("hosts") or [])
+        group = self.groups.get("proxy") or {}
+        below = [host for hosts in (group.get("children") or {}).values() for host in hosts]
+        hosts = list(dict.fromkeys([*(group.get("hosts") or []), *below]))
         if len(hosts) == 1:
             return str(hosts[0])
         self.error(
@@ -325,7 +355,7 @@ class _Reader:
 
     def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
         if variable.kind in _PLACEHOLDER_KINDS:
-            found = raw if isinstance(raw, str) and _PLACEHOLDER.search(raw) else None
+            found = raw if isinstance(raw, str) and _is_placeholder(raw, variable.kind) else None
         else:
             found = _placeholder_inside(raw)
         if found is None:
@@ -420,11 +450,11 @@ class _Reader:
         for variable in VARIABLES.values():
             if variable.scope != "I":
                 continue
-            value, is_given, valid = self._of_instance(variable, name, hosts)
+            value, is_given = self._of_instance(variable, name, hosts)
             values[variable.name] = value
             if is_given:
                 given.add(variable.name)
-            if not valid or (variable.required and value is None):
+            if variable.required and value is None:
                 complete = False
         members = []
         for host in hosts:
@@ -456,17 +486,20 @@ class _Reader:
             complete=complete,
         )
 
-    def _of_instance(self, variable: Variable, name: str, hosts: list[str]) -> tuple[t.Any, bool, bool]:
-        """(value or default, whether given, whether valid) of a variable that all hosts of an instance share."""
+    def _of_instance(self, variable: Variable, name: str, hosts: list[str]) -> tuple[t.Any, bool]:
+        """(value or default, whether given) of a variable that all hosts of an instance share.
+
+        A wrong value leaves the default, so that what else is wrong is found in the same run.
+        """
         first: t.Any = _MISSING
-        first_host, valid, refused = "", True, False
+        first_host, refused = "", False
         for host in hosts:
             raw = self._raw(variable, host, name)
             if raw is _MISSING:
                 continue
             value = self._typed(variable, host, raw)
             if value is _MISSING:
-                valid, refused = False, True
+                refused = True
             elif first is _MISSING:
                 first, first_host = value, host
             elif value != first:
@@ -479,13 +512,12 @@ class _Reader:
                     f"{first_host} and {_short(value)} on {host}",
                     f"set {variable.name} once for the instance, in group_vars/{name} or under pd_instances.{name}",
                 )
-                valid = False
                 break
         if first is _MISSING:
             if variable.required and not refused:
                 self._required(variable, name, hosts)
-            return variable.default, False, valid
-        return first, True, valid
+            return variable.default, False
+        return first, True
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]
@@ -509,11 +541,14 @@ class _Reader:
             raw = self._raw(variable, host, name)
             value = variable.default if raw is _MISSING else self._typed(variable, host, raw)
             if value is _MISSING:
-                valid, value = False, variable.default
+                # Chips and ranks that are not known cannot be laid out; a wrong card or mount can.
+                valid, value = valid and variable.name not in _LAYOUT_VARIABLES, variable.default
             elif raw is not _MISSING:
                 given.add(variable.name)
             values[variable.name] = value
         node_ip = self._node_ip(host, name)
+        if self._raw(VARIABLES["pd_node_ip"], host, name) is not _MISSING:
+            given.add("pd_node_ip")
         if node_ip is None or not valid:
             return None, given
         chips_per_node = values["pd_chips_per_node"] or self.default_chips
@@ -552,7 +587,7 @@ class _Reader:
         except BadValue as problem:
             if (host, "pd_node_ip") not in self._refused:
                 self._refused.add((host, "pd_node_ip"))
-                if _PLACEHOLDER.search(str(fallback)):
+                if _is_placeholder(str(fallback), "address"):
                     rule, message = "placeholder", f"ansible_host still holds the placeholder {fallback!r}"
                 elif "IPv6" in str(problem):
                     rule, message = "node-ip-v6", f"ansible_host {fallback} {problem}"
@@ -572,11 +607,23 @@ class _Reader:
             return None
 
 
+def _production_runtime(production: Source) -> str:
+    """What the hosts would run with, had this been no rehearsal."""
+    for values in production["hosts"].values():
+        if isinstance(values.get("pd_runtime"), str):
+            return str(values["pd_runtime"])
+    return "docker"
+
+
 def image_tag(image: str) -> tuple[str, str] | None:
     """(version, suffix) of a vLLM-Ascend image tag such as v0.23.0-a3-openeuler; None for any other tag or a digest only."""
     name = image.split("@", 1)[0].rsplit("/", 1)[-1]
     match = re.match(r"[^:]+:(v\d[\w.]*?)(?:-(.+))?$", name)
     return (match[1], match[2] or "") if match else None
+
+
+def _is_placeholder(text: str, kind: str) -> bool:
+    return bool(_PLACEHOLDER.search(text) or (kind == "address" and _ADDRESS_PLACEHOLDER.match(text)))
 
 
 def _placeholder_inside(value: t.Any) -> str | None:

@@ -151,6 +151,7 @@ class Cluster:
     engine_env_common: dict[str, t.Any]
     instances: list[Instance]
     given: frozenset[str]
+    production_runtime: str
     rehearsal: bool
 
     def of(self, role: Role) -> list[Instance]:

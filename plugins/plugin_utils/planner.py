@@ -47,13 +47,15 @@ def plan(source: inventory.Source) -> Plan:
 def _plan(source: inventory.Source) -> Plan:
     cluster, findings = inventory.read(source)
     if cluster is None:
-        return Plan(None, [], None, findings)
+        return Plan(None, [], None, _once(findings))
     placements, layout_findings = layout.lay_out(cluster)
     findings += layout_findings
     transport = connectors.transport(cluster)
     ports.assign(cluster, placements, transport)
     arguments = _fill_commands(cluster, placements, findings)
     findings += rules.check(rules.Context(cluster, placements, arguments, transport))
+    if "production" in source:
+        findings = _with_production(findings, _plan(source["production"]).findings)
     return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings))
 
 
@@ -101,9 +103,15 @@ def _proxy(cluster: Cluster, placements: list[Placement], transport: connectors.
         "kind": transport.proxy_kind,
         "port": cluster.proxy_port,
         "name": container.unit_name(cluster, "proxy"),
-        "image": cluster.image,
         "argv": argv,
+        "container": container.proxy_container(cluster),
     }
+
+
+def _with_production(rehearsed: list[Finding], production: list[Finding]) -> list[Finding]:
+    """What a rehearsal overrides is judged by its production value; the rest would be said twice."""
+    said = {(finding.rule, finding.host, finding.variable) for finding in production}
+    return production + [f for f in rehearsed if (f.rule, f.host, f.variable) not in said]
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
@@ -283,13 +291,22 @@ def hosts_json(plan_: Plan) -> list[dict[str, t.Any]]:
     return rows
 
 
+def _json_value(value: t.Any) -> t.Any:
+    """The value as it was given, or as text where JSON has no such value (NaN, a date)."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
 def finding_json(finding: Finding) -> dict[str, t.Any]:
     return {
         "rule": finding.rule,
         "severity": finding.severity,
         "host": finding.host,
         "variable": finding.variable,
-        "value": finding.value,
+        "value": _json_value(finding.value),
         "message": finding.message,
         "fix": finding.fix,
         "see": finding.see,

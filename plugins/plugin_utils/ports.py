@@ -67,16 +67,20 @@ def assign(cluster: Cluster, placements: list[Placement], transport: Transport) 
     for instance in complete:
         for host in instance.hosts:
             roles_on[host].add(instance.role)
-    taken: dict[tuple[Role, str], list[Instance]] = collections.defaultdict(list)
+    earlier_on: dict[str, list[Instance]] = collections.defaultdict(list)
     lanes: dict[int, int] = {}
     for instance in complete:
-        near = list({id(o): o for host in instance.hosts for o in taken[instance.role, host]}.values())
-        lanes[id(instance)] = _free_lane({lanes[id(other)] for other in near})
-        _choose(instance, lanes[id(instance)], roles_on)
+        own = by_instance[id(instance)]
+        near = list({id(other): other for host in instance.hosts for other in earlier_on[host]}.values())
+        alike = [other for other in near if other.role == instance.role]
+        lanes[id(instance)] = _free_lane({lanes[id(other)] for other in alike})
+        # Chosen ports of the other role keep out of the way by themselves; given ones may lie anywhere.
+        given = [(other, by_instance[id(other)]) for other in near]
+        _choose(instance, own, lanes[id(instance)], roles_on, given)
         if instance.kv_port is None:
-            instance.kv_port = _kv_port(instance, near, by_instance, transport)
+            instance.kv_port = _kv_port(instance, alike, by_instance, transport, given)
         for host in instance.hosts:
-            taken[instance.role, host].append(instance)
+            earlier_on[host].append(instance)
     for placement in placements:
         _fill(placement, transport)
 
@@ -88,19 +92,60 @@ def _free_lane(used: set[int]) -> int:
     return lane
 
 
-def _choose(instance: Instance, lane: int, roles_on: dict[str, set[Role]]) -> None:
+_Earlier = list[tuple[Instance, list[Placement]]]
+
+
+def _choose(
+    instance: Instance, own: list[Placement], lane: int, roles_on: dict[str, set[Role]], earlier: _Earlier
+) -> None:
     """API and RPC ports: instances of one role that meet on a host count up; decode steps aside of prefill."""
+    head = next((placement.member for placement in own if placement.dp_rank_start == 0), instance.members[0])
+    if instance.dp_address is None:
+        instance.dp_address = head.node_ip
     beside_prefill = instance.role == "decode" and any("prefill" in roles_on[host] for host in instance.hosts)
+    taken = _given_ranges(earlier)
     if instance.api_port is None:
         instance.api_port = API_PORT + STEP * (2 * lane + beside_prefill)
+        while _meets(own, lambda placement: api_ports(instance.api_port or 0, placement.dp_size_local), taken):
+            instance.api_port += 2 * STEP
     if instance.dp_rpc_port is None:
         instance.dp_rpc_port = RPC_PORT + 2 * lane + beside_prefill
-    if instance.dp_address is None:
-        instance.dp_address = instance.members[0].node_ip
+        heads = [placement for placement in own if placement.dp_rank_start == 0]
+        while _meets(heads, lambda _placement: (instance.dp_rpc_port or 0, instance.dp_rpc_port or 0), taken):
+            instance.dp_rpc_port += 2
+
+
+def _given_ranges(earlier: _Earlier) -> dict[str, list[tuple[int, int]]]:
+    """Host -> ranges that earlier instances take there by a port their user gave."""
+    taken: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
+    for other, placements in earlier:
+        for placement in placements:
+            if "pd_api_port" in other.given and other.api_port is not None:
+                taken[placement.host].append(api_ports(other.api_port, placement.dp_size_local))
+            if "pd_dp_rpc_port" in other.given and other.dp_rpc_port is not None and placement.dp_rank_start == 0:
+                taken[placement.host].append((other.dp_rpc_port, other.dp_rpc_port))
+    return taken
+
+
+def _meets(
+    placements: list[Placement],
+    wanted: t.Callable[[Placement], tuple[int, int]],
+    taken: t.Mapping[str, list[tuple[int, int]]],
+) -> bool:
+    return any(
+        first <= last_taken and first_taken <= last <= 65535
+        for placement in placements
+        for first, last in [wanted(placement)]
+        for first_taken, last_taken in taken.get(placement.host, ())
+    )
 
 
 def _kv_port(
-    instance: Instance, near: list[Instance], by_instance: dict[int, list[Placement]], transport: Transport
+    instance: Instance,
+    alike: list[Instance],
+    by_instance: dict[int, list[Placement]],
+    transport: Transport,
+    earlier: _Earlier,
 ) -> int:
     """Default base of this instance, or the next free one of its role's where it meets earlier ones on a host.
 
@@ -109,19 +154,15 @@ def _kv_port(
     base = tables.default_kv_base(max(member.chips_per_node for member in instance.members))
     base += 2 * STEP if instance.role == "decode" else 0
     blocked: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
-    for other in near:
-        for placement in by_instance[id(other)]:
-            blocked[placement.host].append(_block(placement, other.kv_port or 0, transport))
+    for other, placements in earlier:
+        if other in alike or "pd_kv_port" in other.given:
+            for placement in placements:
+                blocked[placement.host].append(_block(placement, other.kv_port or 0, transport))
     position = instance.index % 2
     while True:
         candidate = base + STEP * (position % 2) + 4 * STEP * (position // 2)
-        ranges = [(placement.host, _block(placement, candidate, transport)) for placement in by_instance[id(instance)]]
-        free = not any(
-            first <= last_taken and first_taken <= last
-            for host, (first, last) in ranges
-            for first_taken, last_taken in blocked[host]
-        )
-        if free or candidate > 65535:
+        own = by_instance[id(instance)]
+        if candidate > 65535 or not _meets(own, lambda placement: _block(placement, candidate, transport), blocked):  # noqa: B023
             return candidate
         position += 1
 
@@ -181,13 +222,14 @@ def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[P
     chips = max(placement.member.chips_per_node for placement in placements)
     per_chip = tables.adxl_ports_per_chip(cluster.versions, cluster.port_reserve)
     adxl = tables.adxl_base(process.env)
-    given = process.env.get("HCCL_IF_BASE_PORT")
-    hccl = int(given) if given and given.isdigit() else tables.HCCL_BASE_DEFAULT
+    # The guide's ranges end before the next thousand; the measured one includes its last port.
+    adxl_last = adxl + chips * per_chip - (per_chip == 1000)
+    hccl = tables.port(process.env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT
     return [
         PortRange(
             tables.TRANSFER_ENGINE_FIRST, tables.TRANSFER_ENGINE_LAST, "mooncake transfer engine", "MC_MIN_RPC_PORT"
         ),
-        PortRange(adxl, adxl + chips * per_chip - 1, "AscendDirectTransport", "ASCEND_BASE_PORT"),
+        PortRange(adxl, adxl_last, "AscendDirectTransport", "ASCEND_BASE_PORT"),
         PortRange(hccl, hccl + tables.hccl_port_count(cluster.versions) - 1, HCCL, "HCCL_IF_BASE_PORT"),
     ]
 

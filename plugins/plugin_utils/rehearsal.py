@@ -51,39 +51,53 @@ def addresses(hosts: t.Sequence[str], state: str) -> dict[str, str]:
 
 
 def rehearse(source: Source, state: str) -> dict[str, t.Any]:
-    """The inventory with the plan's overrides; the rest is shared with the input, which stays as it is."""
+    """The inventory with the plan's overrides; the production one stays beside it, for its own faults count too."""
     hosts: t.Mapping[str, Source] = source["hosts"]
     given = addresses(list(hosts), state)
-    runtimes = {values["pd_runtime"] for values in hosts.values() if values.get("pd_runtime") is not None}
-    out = dict(source)
-    out["production_runtime"] = runtimes.pop() if len(runtimes) == 1 else "docker"
-    out["hosts"] = {
-        host: {
-            **values,
-            "ansible_host": given[host],
-            "pd_node_ip": given[host],
-            "pd_nic": "lo",
-            "pd_runtime": "process",
-            **_without_overridden(values),
-        }
+    # A production address may stand in other variables as well, and must not reach a simulated engine.
+    moved = {
+        str(values.get("pd_node_ip") or values.get("ansible_host") or host): given[host]
         for host, values in hosts.items()
     }
-    return out
-
-
-def _without_overridden(values: Source) -> dict[str, t.Any]:
-    """pd_instances may carry addresses too, and its values would win."""
-    entries = values.get("pd_instances")
-    if not isinstance(entries, dict):
-        return {}
     return {
-        "pd_instances": {
-            name: {key: value for key, value in entry.items() if key not in ("pd_node_ip", "pd_nic")}
+        **source,
+        "production": source,
+        "hosts": {
+            host: {
+                **_moved(values, moved),
+                "ansible_host": given[host],
+                "pd_node_ip": given[host],
+                "pd_nic": "lo",
+                "pd_runtime": "process",
+            }
+            for host, values in hosts.items()
+        },
+    }
+
+
+def _moved(values: Source, moved: t.Mapping[str, str]) -> dict[str, t.Any]:
+    """Values of one host or of one entry of pd_instances, with production addresses and cards replaced."""
+    out = dict(values)
+    if isinstance(out.get("pd_dp_address"), str):
+        out["pd_dp_address"] = moved.get(out["pd_dp_address"], out["pd_dp_address"])
+    for name in ("pd_engine_env_common", "pd_engine_env", "pd_engine_env_extra"):
+        if isinstance(out.get(name), dict):
+            out[name] = {key: _moved_variable(key, value, moved) for key, value in out[name].items()}
+    entries = out.get("pd_instances")
+    if isinstance(entries, dict):
+        out["pd_instances"] = {
+            name: {key: value for key, value in _moved(entry, moved).items() if key not in ("pd_node_ip", "pd_nic")}
             if isinstance(entry, dict)
             else entry
             for name, entry in entries.items()
         }
-    }
+    return out
+
+
+def _moved_variable(name: str, value: t.Any, moved: t.Mapping[str, str]) -> t.Any:
+    if name.endswith("_SOCKET_IFNAME"):
+        return "lo"
+    return moved.get(value, value) if isinstance(value, str) else value
 
 
 def host_root(state: str, host: str) -> HostRoot:

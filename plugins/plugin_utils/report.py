@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shlex
 import time
 import typing as t
@@ -234,7 +235,10 @@ def summary_lines(
     lines += [f"Not judged  {entry}" for entry in skipped]
     lines.append(f"Took      {clock(elapsed)}")
     if verify:
-        body = f'{{"model": "{overview["served_model_name"]}", "prompt": "Who are you?", "max_tokens": 100, "temperature": 0}}'
+        body = json.dumps(
+            {"model": overview["served_model_name"], "prompt": "Who are you?", "max_tokens": 100, "temperature": 0},
+            ensure_ascii=False,
+        )
         words = [
             "curl",
             "-sS",

@@ -29,6 +29,23 @@ def _load(name: str) -> dict[str, t.Any]:
 
 
 @functools.cache
+def vllm_options(kind: str) -> frozenset[str]:
+    """Options of `vllm serve` without leading dashes; kind is flags, several_words or one_word."""
+    return frozenset(_load("vllm_options.yml")[kind])
+
+
+@functools.cache
+def vllm_option_names() -> frozenset[str]:
+    return vllm_options("flags") | vllm_options("several_words") | vllm_options("one_word")
+
+
+def vllm_options_known(version: Versions) -> bool:
+    """Whether the table of options is that of the vLLM in this image (vLLM-Ascend counts like vLLM)."""
+    key, table = version_key(version.vllm_ascend), version_key(_load("vllm_options.yml")["version"])
+    return key is not None and key[:2] == table
+
+
+@functools.cache
 def hardware(name: str) -> Hardware | None:
     entry = _load("hardware.yml").get(name)
     if entry is None:
@@ -98,9 +115,10 @@ def hccl_port_count(version: Versions) -> int:
 
 def adxl_ports_per_chip(version: Versions, port_reserve: str) -> int:
     """Ports per chip to keep clear of: the documented 1000, or what the image's Mooncake really does."""
-    if port_reserve == "documented" or before(version.mooncake, _load("versions.yml")["adxl_ports_100_from_mooncake"]):
-        return 1000
-    return 100
+    measured = version.mooncake is not None and not before(
+        version.mooncake, _load("versions.yml")["adxl_ports_100_from_mooncake"]
+    )
+    return 100 if measured and port_reserve == "measured" else 1000
 
 
 def default_kv_base(chips_per_node: int) -> int:
@@ -111,4 +129,9 @@ def default_kv_base(chips_per_node: int) -> int:
 def adxl_base(environment: t.Mapping[str, t.Any]) -> int:
     """First port of AscendDirectTransport; ASCEND_BASE_PORT moves it (Mooncake 0.3.8 and newer)."""
     given = environment.get("ASCEND_BASE_PORT")
-    return int(given) if given is not None and str(given).isdigit() else ADXL_BASE_DEFAULT
+    return port(given) or ADXL_BASE_DEFAULT
+
+
+def port(text: t.Any) -> int | None:
+    """A port number out of an environment variable; None when it holds none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,5}", str(text)) else None

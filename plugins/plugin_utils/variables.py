@@ -9,6 +9,7 @@ what they mean together is for the rules.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing as t
 
@@ -160,11 +161,22 @@ _TABLE = (
         "KV connector. MooncakeConnector only with vLLM-Ascend's kv_connector_module_path (it is V1 then).",
         choices=CONNECTORS,
     ),
-    Variable("pd_dp_size", "I", "integer", None, "Data-parallel ranks of the instance.", minimum=1, required=True),
-    Variable("pd_tp_size", "I", "integer", None, "Tensor-parallel size.", minimum=1, required=True),
-    Variable("pd_pp_size", "I", "integer", 1, "Pipeline-parallel size.", minimum=1),
-    Variable("pd_pcp_size", "I", "integer", 1, "Prefill-context-parallel size.", minimum=1),
-    Variable("pd_dcp_size", "I", "integer", 1, "Decode-context-parallel size (reuses the TP ranks).", minimum=1),
+    Variable(
+        "pd_dp_size",
+        "I",
+        "integer",
+        None,
+        "Data-parallel ranks of the instance.",
+        minimum=1,
+        maximum=65536,
+        required=True,
+    ),
+    Variable("pd_tp_size", "I", "integer", None, "Tensor-parallel size.", minimum=1, maximum=4096, required=True),
+    Variable("pd_pp_size", "I", "integer", 1, "Pipeline-parallel size.", minimum=1, maximum=4096),
+    Variable("pd_pcp_size", "I", "integer", 1, "Prefill-context-parallel size.", minimum=1, maximum=4096),
+    Variable(
+        "pd_dcp_size", "I", "integer", 1, "Decode-context-parallel size (reuses the TP ranks).", minimum=1, maximum=4096
+    ),
     Variable(
         "pd_dp_mode",
         "I",
@@ -180,8 +192,17 @@ _TABLE = (
         None,
         "Ranks on this host (default: planned). -1 means all of the instance, as upstream's launcher reads it.",
         minimum=-1,
+        maximum=65536,
     ),
-    Variable("pd_dp_rank_start", "H", "integer", None, "First rank on this host (default: planned).", minimum=0),
+    Variable(
+        "pd_dp_rank_start",
+        "H",
+        "integer",
+        None,
+        "First rank on this host (default: planned).",
+        minimum=0,
+        maximum=65535,
+    ),
     Variable("pd_dp_address", "I", "address", None, "Address of the DP group's head (default: its first host)."),
     Variable(
         "pd_dp_rpc_port", "I", default=None, meaning="RPC port of the DP group's head (default: from 12321).", **_PORT
@@ -263,7 +284,8 @@ _NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_DIGITS = re.compile(r"-?\d+\Z")
+# As many digits as any size or port has; int() of a longer text would be refused by Python itself.
+_DIGITS = re.compile(r"-?[0-9]{1,9}\Z")
 
 Converted = tuple[t.Any, bool]
 
@@ -282,7 +304,7 @@ def convert(variable: Variable, value: t.Any) -> Converted:
 def _integer(variable: Variable, value: t.Any) -> Converted:
     converted = False
     if isinstance(value, str) and _DIGITS.match(value.strip()):
-        value, converted = int(value), True
+        value, converted = int(value.strip()), True
     if isinstance(value, bool) or not isinstance(value, int) or not _within(variable, value):
         raise BadValue(f"must be a whole number{_limits(variable)}")
     return value, converted
@@ -296,10 +318,10 @@ def _within(variable: Variable, value: int) -> bool:
 
 
 def _limits(variable: Variable) -> str:
+    if variable.minimum == -1:
+        return f" from 1 to {variable.maximum}, or -1 for all ranks of the instance"
     if variable.maximum is not None:
         return f" from {variable.minimum} to {variable.maximum}"
-    if variable.minimum == -1:
-        return ", 1 or more, or -1 for all ranks of the instance"
     return "" if variable.minimum is None else f", {variable.minimum} or more"
 
 
@@ -336,9 +358,14 @@ def _nic(variable: Variable, value: t.Any) -> Converted:
 
 
 def _path(variable: Variable, value: t.Any) -> Converted:
-    if isinstance(value, str) and value.startswith("/") and "\0" not in value and "\n" not in value:
-        return value.rstrip("/") or "/", False
-    raise BadValue("must be an absolute path")
+    if not isinstance(value, str) or not _is_path(value):
+        raise BadValue("must be an absolute path without '..', ':' and control characters")
+    return value.rstrip("/") or "/", False
+
+
+def _is_path(text: str) -> bool:
+    """A path that can be mounted (docker splits at colons) and that stays where it points."""
+    return text.startswith("/") and ".." not in text.split("/") and ":" not in text and text.isprintable()
 
 
 def _address(variable: Variable, value: t.Any) -> Converted:
@@ -360,8 +387,8 @@ def _chips(variable: Variable, value: t.Any) -> Converted:
         raise BadValue("must be a list of chip numbers, such as [0, 1, 2, 3]")
     chips, converted = [], False
     for item in value:
-        if isinstance(item, str) and item.strip().isdigit():
-            item, converted = int(item), True
+        if isinstance(item, str) and _DIGITS.match(item.strip()):
+            item, converted = int(item.strip()), True
         if isinstance(item, bool) or not isinstance(item, int) or item < 0:
             raise BadValue(f"must be a list of chip numbers; {item!r} is none")
         chips.append(item)
@@ -376,7 +403,7 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
         raise BadValue("must be a mapping {physical id: address}")
     out = {}
     for chip, address in value.items():
-        if not str(chip).isdigit():
+        if not re.fullmatch(r"[0-9]{1,4}", str(chip)):
             raise BadValue(f"has the key {chip!r}, which is no chip number")
         out[str(chip)] = _address(variable, address)[0]
     if len(set(out.values())) < len(out):
@@ -389,11 +416,7 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
         raise BadValue("must be a list of host:container[:ro]")
     for item in value:
         parts = item.split(":") if isinstance(item, str) else []
-        good = (
-            len(parts) in (2, 3)
-            and all(part.startswith("/") for part in parts[:2])
-            and parts[2:] in ([], ["ro"], ["rw"])
-        )
+        good = len(parts) in (2, 3) and all(map(_is_path, parts[:2])) and parts[2:] in ([], ["ro"], ["rw"])
         if not good:
             raise BadValue(
                 f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted"
@@ -404,6 +427,7 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
 def _mapping(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise BadValue("must be a mapping with text keys")
+    _check_content(value, "")
     return value, False
 
 
@@ -414,26 +438,40 @@ def _arguments(variable: Variable, value: t.Any) -> Converted:
             raise BadValue(f"has the key {name!r}; give long options without leading dashes")
         if not _ARGUMENT.match(name):
             raise BadValue(f"has the key {name!r}, which is no option name")
+        _no_nul(name, argument)
         if name.startswith("no-") and argument is False:
             raise BadValue(f"has {name}: false; give {name[3:]}: true instead")
-        _no_nul(name, argument)
     return value, False
 
 
 def _environment(variable: Variable, value: t.Any) -> Converted:
     _mapping(variable, value)
     for name, content in value.items():
+        _no_nul(name, content)
         if not _ENV_NAME.match(name):
             raise BadValue(f"has the key {name!r}, which is no environment variable name")
-        _no_nul(name, content)
     return value, False
 
 
+def _check_content(value: t.Any, where: str) -> None:
+    """Refuse what JSON cannot carry: NaN, infinity, anything but text, numbers, lists and mappings."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_content(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_content(item, where)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadValue(f"has {value} in {where}, which is no number that JSON has")
+    elif value is not None and not isinstance(value, (str, bool, int)):
+        raise BadValue(f"has a value of type {type(value).__name__} in {where}")
+
+
 def _no_nul(name: str, value: t.Any) -> None:
+    """A word of a command line or environment ends at a NUL; inside JSON it is escaped."""
     if isinstance(value, str) and "\0" in value:
         raise BadValue(f"has a NUL character in {name}")
-    if isinstance(value, float) and value != value:
-        raise BadValue(f"has no number in {name}")
 
 
 _CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {

@@ -4,17 +4,20 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from .. import tables
-from ..connectors import VLLM_ASCEND_MODULE, uses_ascend_module
+from ..connectors import VLLM_ASCEND_MODULE, effective_engine_id, uses_ascend_module
 from ..inventory import image_tag
 from ..model import Finding
+from ..variables import VARIABLES, BadValue, convert
 from .context import Context, error, warning
 
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
 KV_RELEASE_TIMEOUT_MINIMUM = 60
+_GENERATIONS = ("a2", "a3", "a5", "310p", "950dt")
 
 
 def node_addresses(context: Context) -> t.Iterator[Finding]:
@@ -66,7 +69,8 @@ def image(context: Context) -> t.Iterator[Finding]:
     tag = image_tag(cluster.image)
     if tag is not None:
         version, suffix = tag
-        parts = [part for part in suffix.split("-") if part and part != "openeuler"]
+        # A site may add words of its own (patch1, openeuler); only those of a generation count.
+        parts = [part for part in suffix.split("-") if part in _GENERATIONS]
         wanted = [cluster.hardware.image_suffix] if cluster.hardware.image_suffix else []
         if parts != wanted:
             expected = "-".join([version, *wanted])
@@ -133,16 +137,30 @@ def pool_pair(context: Context) -> t.Iterator[Finding]:
 
 
 def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
-    seconds = context.cluster.kv_release_timeout
-    if seconds < KV_RELEASE_TIMEOUT_MINIMUM:
-        yield error(
-            "kv-release-timeout",
-            "all",
-            "pd_kv_release_timeout",
-            seconds,
-            f"pd_kv_release_timeout is {seconds} s: prefill would free KV cache that decode is still to read, which gives garbled answers",
-            f"use {KV_RELEASE_TIMEOUT_MINIMUM} or more; 480 is upstream's default, 1800 for long sequences",
-        )
+    """Too short a limit, whether given as the variable or as the environment it becomes."""
+    cluster = context.cluster
+    if cluster.kv_release_timeout < KV_RELEASE_TIMEOUT_MINIMUM:
+        yield _timeout_too_short("all", "pd_kv_release_timeout", cluster.kv_release_timeout)
+    names = tables.kv_release_timeout_names(cluster.versions, cluster.connector)
+    for placement in context.placements:
+        env = placement.processes[0].env
+        for name in names if placement.instance.role == "prefill" else ():
+            value = env.get(name)
+            if value == str(cluster.kv_release_timeout) or value is None:
+                continue
+            if not re.fullmatch(r"[0-9]+", value) or int(value) < KV_RELEASE_TIMEOUT_MINIMUM:
+                yield _timeout_too_short(placement.host, f"{name} (environment)", value)
+
+
+def _timeout_too_short(host: str, variable: str, value: int | str) -> Finding:
+    return error(
+        "kv-release-timeout",
+        host,
+        variable,
+        value,
+        f"{variable} is {value}: prefill would free KV cache that decode is still to read, which gives garbled answers",
+        f"use {KV_RELEASE_TIMEOUT_MINIMUM} seconds or more; 480 is upstream's default, 1800 for long sequences",
+    )
 
 
 def engine_ids(context: Context) -> t.Iterator[Finding]:
@@ -150,18 +168,18 @@ def engine_ids(context: Context) -> t.Iterator[Finding]:
     owner: dict[str, tuple[str, str]] = {}
     for instance in context.complete:
         for member in instance.members:
-            engine_id = member.kv_transfer_config.get("engine_id")
+            engine_id = effective_engine_id(context.cluster, instance, member)
             if engine_id is None:
                 continue
-            first_instance, first_host = owner.setdefault(str(engine_id), (instance.name, member.host))
+            first_instance, first_host = owner.setdefault(engine_id, (instance.name, member.host))
             if first_instance != instance.name:
                 yield say(
                     "engine-id-twice",
                     member.host,
                     "pd_kv_transfer_config.engine_id",
                     engine_id,
-                    f"engine_id {str(engine_id)!r} is used by {first_instance} ({first_host}) and {instance.name} ({member.host})",
-                    "leave engine_id out (vLLM-Ascend 0.13 and newer make it unique), or give every instance its own",
+                    f"engine_id {engine_id!r} is used by {first_instance} ({first_host}) and {instance.name} ({member.host})",
+                    "leave engine_id out: the plan or vLLM-Ascend itself makes it unique",
                 )
                 break
 
@@ -203,6 +221,7 @@ def launcher(context: Context) -> t.Iterator[Finding]:
 
 def qos(context: Context) -> t.Iterator[Finding]:
     """The side that opens the channel decides its QoS; a value on the other side alone does nothing."""
+    yield from _qos_in_config(context)
     given = [instance for instance in context.complete if instance.qos_priority is not None]
     initiator = context.transport.initiator
     if given and not any(instance.role == initiator for instance in given):
@@ -212,9 +231,30 @@ def qos(context: Context) -> t.Iterator[Finding]:
             first.name,
             "pd_qos_priority",
             first.qos_priority,
-            f"pd_qos_priority is set for {first.role} only, but with {context.cluster.connector} {initiator} opens the channel and decides",
+            f"pd_qos_priority is set for {first.role} only, but with {context.cluster.connector} {initiator} opens the channel "
+            "and decides",
             f"set pd_qos_priority for {initiator}",
         )
+
+
+def _qos_in_config(context: Context) -> t.Iterator[Finding]:
+    for placement in context.placements:
+        extra = placement.member.kv_transfer_config.get("kv_connector_extra_config")
+        value = extra.get("qos_priority") if isinstance(extra, dict) else None
+        if value is None:
+            continue
+        try:
+            convert(VARIABLES["pd_qos_priority"], value)
+        except BadValue as problem:
+            variable = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
+            yield error(
+                "variable-value",
+                placement.host,
+                variable,
+                value,
+                f"{variable} {problem}; it is {value!r}",
+                "use pd_qos_priority, 0 to 4",
+            )
 
 
 RULES = (

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import json
+import re
 import typing as t
 
-from ..command import Arguments, json_option, option
+from .. import tables
+from ..command import PLANNED_ARGUMENTS, Arguments, canonical, flag, json_option, option
 from ..model import ROLES, Finding, Placement, Role
 from ..tables import HYBRID_CONNECTOR
 from .context import Context, error, warning
@@ -47,18 +51,41 @@ def _json_problem(value: t.Any) -> str | None:
 
 
 def text_booleans(context: Context) -> t.Iterator[Finding]:
-    for role in ROLES:
-        for placement, args in context.of_role(role):
-            for argument in args.values():
-                if isinstance(argument.value, str) and argument.value.lower() in ("true", "false", "none", "null"):
-                    yield warning(
-                        "text-option",
-                        placement.host,
-                        f"{argument.variable}.{argument.name}",
-                        argument.value,
-                        f"--{argument.name} gets the text {argument.value!r} as its value; a flag takes none",
-                        f"write {argument.value.lower()} without quotes if a flag (or no option at all) is meant",
-                    )
+    for placement, variable, layer in _layers(context):
+        for name, value in layer.items():
+            if not isinstance(value, str) or value.lower() not in ("true", "false", "none", "null"):
+                continue
+            taken = flag(canonical(name, value), value)
+            yield warning(
+                "text-option",
+                placement.host,
+                f"{variable}.{name}",
+                value,
+                f"--{name} is given the text {value!r}; "
+                + (
+                    "vLLM has a flag of this name, so it is taken for one"
+                    if isinstance(taken, bool)
+                    else "it is passed as it is"
+                ),
+                f"write {value.lower().replace('none', 'null')} without quotes if a flag (or no option at all) is meant",
+            )
+
+
+def _layers(context: Context) -> t.Iterator[tuple[Placement, str, dict[str, t.Any]]]:
+    """Every mapping of options once, with a placement it concerns."""
+    seen: set[int] = set()
+    for placement in context.placements:
+        for variable, layer in (
+            ("pd_engine_args_common", context.cluster.engine_args_common),
+            ("pd_engine_args", placement.instance.engine_args),
+            ("pd_engine_args_extra", placement.member.engine_args_extra),
+        ):
+            if id(layer) not in seen:
+                seen.add(id(layer))
+                yield placement, variable, layer
+
+
+_Speculative = tuple[Placement, str, dict[str, t.Any]]
 
 
 def speculative(context: Context) -> t.Iterator[Finding]:
@@ -77,9 +104,16 @@ def speculative(context: Context) -> t.Iterator[Finding]:
         )
     if wrong:
         return
-    for p_placement, _p_variable, p_config in prefill[:1]:
-        for d_placement, d_variable, d_config in decode[:1]:
-            yield from _speculative_pair(context, p_placement, p_config, d_placement, d_variable, d_config)
+    for p_entry, d_entry in itertools.product(_distinct(prefill), _distinct(decode)):
+        yield from _speculative_pair(context, p_entry, d_entry)
+
+
+def _distinct(entries: list[_Speculative]) -> list[_Speculative]:
+    """One of each configuration: usually all instances and hosts of a role have the same."""
+    once: dict[str, _Speculative] = {}
+    for entry in entries:
+        once.setdefault(json.dumps(entry[2], sort_keys=True), entry)
+    return list(once.values())
 
 
 def _tokens_fit(config: dict[str, t.Any]) -> bool:
@@ -87,17 +121,12 @@ def _tokens_fit(config: dict[str, t.Any]) -> bool:
     return isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1
 
 
-def _speculative_pair(
-    context: Context,
-    prefill: Placement,
-    p_config: dict[str, t.Any],
-    decode: Placement,
-    variable: str,
-    d_config: dict[str, t.Any],
-) -> t.Iterator[Finding]:
+def _speculative_pair(context: Context, p_entry: _Speculative, d_entry: _Speculative) -> t.Iterator[Finding]:
+    prefill, p_variable, p_config = p_entry
+    decode, variable, d_config = d_entry
     p_tokens, d_tokens = p_config.get("num_speculative_tokens"), d_config.get("num_speculative_tokens")
     names = f"prefill ({prefill.instance.name}) has {p_tokens or 'none'}, decode ({decode.instance.name}) {d_tokens or 'none'}"
-    methods = {p_config.get("method"), d_config.get("method")} - {None}
+    methods = {str(config["method"]) for config in (p_config, d_config) if config.get("method") is not None}
     if len(methods) > 1:
         yield error(
             "speculative-method",
@@ -140,14 +169,14 @@ def _speculative_pair(
         yield warning(
             "speculative-tokens",
             prefill.host,
-            variable,
+            p_variable,
             p_tokens,
             f"the guide asks for num_speculative_tokens 1 on prefill (more only costs time there): {names}",
             "set 1 for prefill unless you follow a recipe that has measured otherwise",
         )
 
 
-def _speculative(context: Context, role: Role) -> list[tuple[Placement, str, dict[str, t.Any]]]:
+def _speculative(context: Context, role: Role) -> list[_Speculative]:
     return [
         (
             placement,
@@ -194,22 +223,34 @@ def hybrid_manager(context: Context) -> t.Iterator[Finding]:
 
 
 def block_sizes(context: Context) -> t.Iterator[Finding]:
-    prefill, decode = _first_option(context, "prefill", "block-size"), _first_option(context, "decode", "block-size")
-    if prefill is None or decode is None:
-        return
-    (placement, args, d_block), (_p_placement, _p_args, p_block) = decode, prefill
-    if not (_is_size(p_block) and _is_size(d_block)):
-        return
-    variable, problem = _variable(args, "block-size"), None
-    if context.cluster.connector == "MooncakeLayerwiseConnector":
+    sizes = {role: _block_sizes(context, role) for role in ROLES}
+    for p_block, (d_block, (placement, args)) in itertools.product(sizes["prefill"], sizes["decode"].items()):
+        problem = _block_problem(context, placement, p_block, d_block)
+        if problem:
+            variable = _variable(args, "block-size")
+            yield error("block-size", placement.host, variable, d_block, problem, "use one block-size on both sides")
+
+
+def _block_sizes(context: Context, role: Role) -> dict[int, tuple[Placement, Arguments]]:
+    """Each block size of a role, with a placement that has it."""
+    found: dict[int, tuple[Placement, Arguments]] = {}
+    for placement, args in context.of_role(role):
+        size = _size(option(args, "block-size"))
+        if size is not None:
+            found.setdefault(size, (placement, args))
+    return found
+
+
+def _block_problem(context: Context, decode: Placement, p_block: int, d_block: int) -> str | None:
+    connector, dcp_size = context.cluster.connector, decode.instance.dcp_size
+    if connector == "MooncakeLayerwiseConnector":
         if d_block % p_block:
-            problem = f"decode's block-size {d_block} is no multiple of prefill's {p_block}, as {context.cluster.connector} needs"
+            return f"decode's block-size {d_block} is no multiple of prefill's {p_block}, as {connector} needs"
     elif p_block % d_block and d_block % p_block:
-        problem = f"block-size {p_block} of prefill and {d_block} of decode do not divide each other"
-    elif placement.instance.dcp_size > 1 and p_block > d_block:
-        problem = f"with pd_dcp_size {placement.instance.dcp_size} prefill's block-size {p_block} may not exceed decode's {d_block}"
-    if problem:
-        yield error("block-size", placement.host, variable, d_block, problem, "use one block-size on both sides")
+        return f"block-size {p_block} of prefill and {d_block} of decode do not divide each other"
+    elif dcp_size > 1 and p_block > d_block:
+        return f"with pd_dcp_size {dcp_size} prefill's block-size {p_block} may not exceed decode's {d_block}"
+    return None
 
 
 def interleave(context: Context) -> t.Iterator[Finding]:
@@ -217,15 +258,20 @@ def interleave(context: Context) -> t.Iterator[Finding]:
     for role in ROLES:
         for placement, args in context.of_role(role):
             instance = placement.instance
-            size, block = option(args, "cp-kv-cache-interleave-size"), option(args, "block-size")
-            if instance.pcp_size * instance.dcp_size > 1 and size is not None and block is not None and size != block:
-                yield error(
+            block = _size(option(args, "block-size"))
+            if instance.pcp_size * instance.dcp_size == 1 or block is None:
+                continue
+            given = option(args, "cp-kv-cache-interleave-size")
+            size = 1 if given is None else _size(given)
+            if size != block:
+                say = warning if given is None else error
+                yield say(
                     "cp-interleave",
                     placement.host,
                     _variable(args, "cp-kv-cache-interleave-size"),
-                    size,
+                    given,
                     f"cp-kv-cache-interleave-size {size} and block-size {block} of instance {instance.name} differ",
-                    "set both to the same value",
+                    f"set cp-kv-cache-interleave-size: {block}",
                 )
 
 
@@ -277,26 +323,43 @@ def expert_parallel_back_to_back(context: Context) -> t.Iterator[Finding]:
                 )
 
 
+def unknown_options(context: Context) -> t.Iterator[Finding]:
+    """Options that this vLLM has not; it would end at them, after the fleet has been started."""
+    if not tables.vllm_options_known(context.cluster.versions):
+        return
+    known = tables.vllm_option_names()
+    for placement, variable, layer in _layers(context):
+        for name, value in layer.items():
+            plain = canonical(name, value).partition(".")[0]
+            if plain in known or f"no-{plain}" in known or plain in PLANNED_ARGUMENTS or value is None:
+                continue
+            near = difflib.get_close_matches(plain, known, n=1, cutoff=0.7)
+            yield warning(
+                "unknown-option",
+                placement.host,
+                f"{variable}.{name}",
+                value,
+                f"vLLM {context.cluster.versions.vllm_ascend} has no option --{name}, as far as the option table knows",
+                f"did you mean {near[0]}?" if near else "check the name in `vllm serve --help` of the image",
+            )
+
+
+def _size(value: t.Any) -> int | None:
+    """A positive whole number, also as text."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
 def _variable(args: Arguments, name: str) -> str:
     argument = args.get(name)
     return f"{argument.variable}.{argument.name}" if argument else f"pd_engine_args.{name}"
 
 
-def _first_option(context: Context, role: Role, name: str) -> tuple[Placement, Arguments, t.Any] | None:
-    for placement, args in context.of_role(role):
-        value = option(args, name)
-        if value is not None:
-            return placement, args, value
-    return None
-
-
-def _is_size(value: t.Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 RULES = (
     json_text,
     text_booleans,
+    unknown_options,
     speculative,
     prefix_cache_hybrid,
     hybrid_manager,

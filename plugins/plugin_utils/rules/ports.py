@@ -92,9 +92,8 @@ def _in_reserve(
         why = f"from which {reserve.owner} picks its ports ({(reserve.last + 1 - reserve.first) // chips} per chip, {chips} chips)"
     else:
         why = f"which {reserve.owner} takes"
-    # A block shifts by the ranks before this host: the base may be lower than what this host binds.
-    shift = block.first - (instance.kv_port or 0)
-    lowest = max(reserve.last, adxl.last if reserve.last < adxl.first else 0) + 1 - shift
+    # One value for all hosts of the instance; its first host has no ranks before it, so its block starts there.
+    lowest = max(reserve.last, adxl.last if reserve.last < adxl.first else 0) + 1
     say = error if listens else warning
     takes = f"listens on {block}" if listens else "does not listen itself, but its kv_port lies"
     return say(
@@ -116,8 +115,10 @@ def _in_reserve(
 def listeners_in_reserve(context: Context) -> t.Iterator[Finding]:
     """Other listeners in those ranges work most of the time: upstream's own recipes have some."""
     told: set[tuple[str, str]] = set()
-    for placements in context.on_host.values():
+    for host, placements in context.on_host.items():
         shared = shared_ranges(context.cluster, placements)
+        if host == context.cluster.proxy_host:
+            yield from _proxy_in_reserve(context, host, shared)
         for placement in placements:
             for ports in placement.ports:
                 if ports.owner == "kv" or (placement.instance.name, ports.variable) in told:
@@ -134,6 +135,20 @@ def listeners_in_reserve(context: Context) -> t.Iterator[Finding]:
                             f"which {reserve.owner} may take first",
                             f"choose a {ports.variable} outside of it",
                         )
+
+
+def _proxy_in_reserve(context: Context, host: str, shared: list[PortRange]) -> t.Iterator[Finding]:
+    port = context.cluster.proxy_port
+    for reserve in shared:
+        if reserve.first <= port <= reserve.last:
+            yield warning(
+                "listener-in-reserve",
+                host,
+                "pd_proxy_port",
+                port,
+                f"the proxy's port {port} lies in {reserve.first}-{reserve.last}, which {reserve.owner} may take first",
+                "choose a pd_proxy_port outside of it",
+            )
 
 
 def same_kv_port_on_host(context: Context) -> t.Iterator[Finding]:

@@ -184,22 +184,46 @@ def dense_model(context: Context) -> t.Iterator[Finding]:
 
 
 def dp_address(context: Context) -> t.Iterator[Finding]:
-    for instance in context.complete:
-        head = instance.members[0]
-        if instance.dp_address != head.node_ip:
+    """Rank 0 listens; the others look for it at this address."""
+    for placement in context.placements:
+        instance, head = placement.instance, placement.member
+        if placement.dp_rank_start == 0 and instance.dp_address != head.node_ip:
             yield error(
                 "dp-address",
                 head.host,
                 "pd_dp_address",
                 instance.dp_address,
-                f"pd_dp_address of instance {instance.name} is {instance.dp_address}, but its rank 0 runs on {head.host} ({head.node_ip}) "
-                "and listens there",
+                f"pd_dp_address of instance {instance.name} is {instance.dp_address}, but its rank 0 runs on {head.host} "
+                f"({head.node_ip}) and listens there",
                 f"set it to {head.node_ip} or leave it out",
             )
 
 
+def chips_mapped_twice(context: Context) -> t.Iterator[Finding]:
+    """A container that is not privileged takes its chips alone: the second one sees none (error -8020)."""
+    if context.cluster.hardware.privileged or context.cluster.production_runtime != "docker":
+        return
+    for host, placements in context.on_host.items():
+        for position, placement in enumerate(placements):
+            for other in placements[position + 1 :]:
+                both = {*placement.member.mapped_chips} & {*other.member.mapped_chips}
+                # Chips that both compute on are chips-claimed-twice already.
+                both -= {*placement.member.chips} & {*other.member.chips}
+                if both:
+                    yield error(
+                        "chips-mapped-twice",
+                        host,
+                        "pd_mapped_chips",
+                        other.member.mapped_chips,
+                        f"chips {','.join(map(str, sorted(both)))} of {host} are mapped into the containers of "
+                        f"{placement.instance.name} and {other.instance.name}; a container takes its chips alone",
+                        "leave pd_mapped_chips out (it follows pd_chips), or give lists that share no chip",
+                    )
+
+
 RULES = (
     chips_claimed_twice,
+    chips_mapped_twice,
     same_sizes_per_role,
     tensor_parallel,
     pipeline_and_context,
