@@ -1,0 +1,1502 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""For every rule: inventories that provoke it, with what the finding must name, and near ones that must not.
+
+A rule without an entry in PROVOKING fails test_catalog.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.connectors import VLLM_ASCEND_MODULE
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
+    ABSENT,
+    DECODE_ARGS,
+    PREFILL_ARGS,
+    Source,
+    base,
+    one_host,
+    speculative,
+)
+
+LAYERWISE = "MooncakeLayerwiseConnector"
+HYBRID = "MooncakeHybridConnector"
+MANAGER_ON = {"pd_engine_args_common": {"no-disable-hybrid-kv-cache-manager": True}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Provoking:
+    """says: words of the finding's text. alone: the inventory has no other fault."""
+
+    rule: str
+    about: str
+    source: Source
+    host: str | None
+    variable: str | None
+    value: t.Any
+    says: tuple[str, ...]
+    severity: str = "error"
+    alone: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.about}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Quiet:
+    """An inventory that comes close to what the rule forbids. clean: it has no finding at all."""
+
+    rule: str
+    about: str
+    source: Source
+    clean: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.about}"
+
+
+def _decode(dp: int, tp: int, **more: t.Any) -> dict[str, t.Any]:
+    """Decode's sizes over its two hosts, half the ranks on each."""
+    return {"pd_dp_size": dp, "pd_tp_size": tp, "pd_dp_size_local": dp // 2, **more}
+
+
+def _half(start: int) -> dict[str, t.Any]:
+    return {"pd_dp_rank_start": start}
+
+
+def _decode_on_one(**more: t.Any) -> dict[str, t.Any]:
+    return {"pd_dp_size_local": ABSENT, "pd_dp_rank_start": ABSENT, **more}
+
+
+ONE_DECODE_HOST = {"decode": {"hosts": [], "children": {"d-a": ["d1"]}}}
+DP_1 = {"pd_dp_size": 1, "pd_dp_size_local": 1}
+
+GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
+    Provoking(
+        "role-without-hosts",
+        "no decode group",
+        base(groups={"decode": {}}),
+        "decode",
+        None,
+        None,
+        ("group decode", "no hosts"),
+    ),
+    Provoking(
+        "role-without-hosts",
+        "prefill has child groups, but all are empty",
+        base(groups={"prefill": {"hosts": [], "children": {"p-a": [], "p-b": []}}}),
+        "prefill",
+        None,
+        None,
+        ("group prefill",),
+    ),
+    Quiet("role-without-hosts", "hosts directly in the role groups", one_host()),
+    Provoking(
+        "role-group-mixed",
+        "a host beside the child groups",
+        base(groups={"prefill": {"hosts": ["p1"], "children": {"p-b": ["p2"]}}}),
+        "prefill",
+        None,
+        ["p1"],
+        ("p1", "p-b"),
+    ),
+    Provoking(
+        "instance-without-hosts",
+        "an empty child group",
+        base(groups={"prefill": {"hosts": [], "children": {"p-a": ["p1"], "p-b": ["p2"], "p-c": []}}}),
+        "p-c",
+        None,
+        None,
+        ("p-c", "prefill"),
+    ),
+    Provoking(
+        "instance-in-two-roles",
+        "one group below prefill and decode",
+        base(groups={"decode": {"hosts": [], "children": {"p-a": ["p1"], "d-a": ["d1", "d2"]}}}),
+        "p-a",
+        None,
+        ["prefill", "decode"],
+        ("p-a", "prefill", "decode"),
+    ),
+    Provoking("proxy-host", "nobody", base(groups={"proxy": {}}), "proxy", None, [], ("no host",)),
+    Provoking(
+        "proxy-host",
+        "two",
+        base(groups={"proxy": {"hosts": ["p1", "d2"]}}),
+        "proxy",
+        None,
+        ["p1", "d2"],
+        ("2 hosts", "p1, d2"),
+    ),
+    Quiet("proxy-host", "a decode host", base(groups={"proxy": {"hosts": ["d2"]}})),
+    Provoking(
+        "host-in-several-instances",
+        "a second role without pd_instances",
+        base(groups={"decode": {"hosts": [], "children": {"d-a": ["d1", "d2", "p1"]}}}),
+        "p1",
+        "pd_instances",
+        ["p-a", "d-a"],
+        ("p1", "p-a", "d-a", "2 instances"),
+        alone=False,
+    ),
+    Provoking(
+        "host-in-several-instances",
+        "an entry for one of two instances",
+        one_host(host={"pd_instances": {"p-a": {"pd_dp_size": 2, "pd_tp_size": 2}}}),
+        "h1",
+        "pd_instances",
+        ["d-a"],
+        ("h1", "d-a"),
+        alone=False,
+    ),
+    Quiet("host-in-several-instances", "an entry for each", one_host()),
+    Provoking(
+        "instance-entry",
+        "an instance that is not there",
+        base(all={"pd_instances": {"p-bb": {"pd_tp_size": 8}}}),
+        "p1",
+        "pd_instances",
+        "p-bb",
+        ("p-bb", "p-a, p-b, d-a", "did you mean p-b?"),
+    ),
+    Provoking(
+        "instance-entry",
+        "a variable of the whole cluster",
+        base(all={"pd_instances": {"d-a": {"pd_connector": LAYERWISE}}}),
+        "p1",
+        "pd_instances.d-a.pd_connector",
+        LAYERWISE,
+        ("pd_connector", "d-a"),
+    ),
+    Quiet("instance-entry", "overrides of one instance", base(all={"pd_instances": {"p-b": {"pd_kv_port": 36100}}})),
+]
+
+VALUES: list[Provoking | Quiet] = [
+    Provoking(
+        "unknown-variable",
+        "a spelling mistake",
+        base(p1={"pd_kvport": 36000}),
+        "p1",
+        "pd_kvport",
+        36000,
+        ("pd_kvport", "did you mean pd_kv_port?"),
+    ),
+    Provoking(
+        "unknown-variable",
+        "far from every variable",
+        base(d2={"pd_zzzzzzzz": 1}),
+        "d2",
+        "pd_zzzzzzzz",
+        1,
+        ("pd_zzzzzzzz",),
+    ),
+    Provoking(
+        "unknown-variable",
+        "in pd_instances",
+        base(all={"pd_instances": {"d-a": {"pd_tp_sise": 1}}}),
+        "p1",
+        "pd_tp_sise",
+        1,
+        ("d-a", "did you mean pd_tp_size?"),
+    ),
+    Quiet("unknown-variable", "other people's variables", base(all={"pdu_name": "x", "ansible_user": "root"})),
+    Quiet("unknown-variable", "switches of a run", base(all={"pd_rehearsal": True, "pd_query": "findings"})),
+    Provoking(
+        "required-variable",
+        "of the cluster",
+        base(all={"pd_model_path": ABSENT}),
+        "all",
+        "pd_model_path",
+        None,
+        ("pd_model_path",),
+    ),
+    Provoking(
+        "required-variable",
+        "of one instance",
+        base(p2={"pd_tp_size": ABSENT}),
+        "p-b",
+        "pd_tp_size",
+        None,
+        ("p-b", "p2"),
+    ),
+    Provoking(
+        "required-variable",
+        "null is not set",
+        base(decode={"pd_dp_size": None}),
+        "d-a",
+        "pd_dp_size",
+        None,
+        ("d-a",),
+    ),
+    Provoking(
+        "required-variable", "no hardware", base(all={"pd_hardware": ABSENT}), "all", "pd_hardware", None, ("a2, a3",)
+    ),
+    Provoking("variable-value", "zero", base(p2={"pd_tp_size": 0}), "p2", "pd_tp_size", 0, ("pd_tp_size", "1 or more")),
+    Provoking(
+        "variable-value", "a truth value", base(p2={"pd_tp_size": True}), "p2", "pd_tp_size", True, ("whole number",)
+    ),
+    Provoking(
+        "variable-value", "a fraction", base(p2={"pd_dp_size": 2.5}), "p2", "pd_dp_size", 2.5, ("whole number", "2.5")
+    ),
+    Provoking(
+        "variable-value",
+        "a port above 65535",
+        base(p2={"pd_kv_port": 65536}),
+        "p2",
+        "pd_kv_port",
+        65536,
+        ("1 to 65535", "65536"),
+    ),
+    Provoking(
+        "variable-value",
+        "hardware of another release",
+        base(all={"pd_hardware": "a5"}),
+        "p1",
+        "pd_hardware",
+        "a5",
+        ("a2, a3", "a5", "not supported"),
+        alone=False,
+    ),
+    Provoking(
+        "variable-value",
+        "a mapping given as text",
+        base(d2={"pd_engine_env_extra": "{'A': 1}"}),
+        "d2",
+        "pd_engine_env_extra",
+        "{'A': 1}",
+        ("mapping",),
+    ),
+    Quiet("variable-value", "a tuple, as an INI inventory has it", base(p1={"pd_chips": tuple(range(16))})),
+    Provoking(
+        "text-value",
+        "a port",
+        base(p1={"pd_kv_port": "36000"}),
+        "p1",
+        "pd_kv_port",
+        "36000",
+        ("'36000'", "36000"),
+        severity="warning",
+    ),
+    Provoking(
+        "text-value",
+        "a truth value of the command line",
+        base(all={"pd_model_is_moe": "True"}),
+        "p1",
+        "pd_model_is_moe",
+        "True",
+        ("'True'",),
+        severity="warning",
+    ),
+    Provoking(
+        "placeholder",
+        "a network card",
+        base(d2={"pd_nic": "xxxx"}),
+        "d2",
+        "pd_nic",
+        "xxxx",
+        ("pd_nic", "xxxx"),
+    ),
+    Provoking(
+        "placeholder",
+        "inside an option",
+        base(d2={"pd_engine_args_extra": {"tokenizer": "/path_to_weight/M"}}),
+        "d2",
+        "pd_engine_args_extra",
+        "/path_to_weight/M",
+        ("/path_to_weight/M",),
+    ),
+    Quiet(
+        "placeholder",
+        "a template with angle brackets in an option",
+        base(all={"pd_engine_args_common": {"chat-template": "<|im_start|>{{ role }}"}}),
+    ),
+    Provoking(
+        "cluster-variable-differs",
+        "one host with another connector",
+        base(d1={"pd_connector": LAYERWISE}),
+        "d1",
+        "pd_connector",
+        LAYERWISE,
+        ("MooncakeConnectorV1", "p1", "d1"),
+    ),
+    Quiet("cluster-variable-differs", "given on one host only", base(p1={"pd_vllm_ascend_version": "v0.23.0"})),
+    Provoking(
+        "instance-variable-differs",
+        "kv_port of one host of two",
+        base(d2={"pd_kv_port": 36201}),
+        "d2",
+        "pd_kv_port",
+        36201,
+        ("36200", "d1", "36201", "d2", "d-a"),
+    ),
+    Quiet(
+        "instance-variable-differs",
+        "what may differ from host to host",
+        base(d2={"pd_nic": "eth1", "pd_engine_env_extra": {"OMP_NUM_THREADS": "8"}}),
+    ),
+]
+
+ADDRESSES: list[Provoking | Quiet] = [
+    Provoking(
+        "node-ip",
+        "a host name",
+        base(p2={"pd_node_ip": "p2.example"}),
+        "p2",
+        "pd_node_ip",
+        "p2.example",
+        ("IPv4", "p2.example"),
+    ),
+    Provoking(
+        "node-ip",
+        "neither pd_node_ip nor an address in ansible_host",
+        base(p2={"pd_node_ip": ABSENT, "ansible_host": "p2.example"}),
+        "p2",
+        "pd_node_ip",
+        "p2.example",
+        ("ansible_host", "p2.example"),
+    ),
+    Quiet("node-ip", "ansible_host is enough", base(p2={"pd_node_ip": ABSENT, "ansible_host": "192.0.2.12"})),
+    Provoking(
+        "node-ip-v6",
+        "pd_node_ip",
+        base(p2={"pd_node_ip": "2001:db8::12"}),
+        "p2",
+        "pd_node_ip",
+        "2001:db8::12",
+        ("IPv6",),
+    ),
+    Provoking(
+        "node-ip-v6",
+        "ansible_host",
+        base(p2={"pd_node_ip": ABSENT, "ansible_host": "2001:db8::12"}),
+        "p2",
+        "pd_node_ip",
+        "2001:db8::12",
+        ("IPv6",),
+    ),
+    Provoking(
+        "node-ip-twice",
+        "one host's address copied to the next",
+        base(d2={"pd_node_ip": "192.0.2.21"}),
+        "d2",
+        "pd_node_ip",
+        "192.0.2.21",
+        ("d1", "d2", "192.0.2.21"),
+    ),
+    Provoking(
+        "node-ip-twice",
+        "a proxy host of its own",
+        base(groups={"proxy": {"hosts": ["x1"]}}, more={"x1": {"pd_node_ip": "192.0.2.12"}}),
+        "x1",
+        "pd_node_ip",
+        "192.0.2.12",
+        ("p2", "x1"),
+    ),
+    Provoking(
+        "node-ip-loopback",
+        "127.0.0.1",
+        base(d2={"pd_node_ip": "127.0.0.1"}),
+        "d2",
+        "pd_node_ip",
+        "127.0.0.1",
+        ("d2", "127.0.0.1"),
+    ),
+    Provoking(
+        "dp-address",
+        "the second host's",
+        base(decode={"pd_dp_address": "192.0.2.22"}),
+        "d1",
+        "pd_dp_address",
+        "192.0.2.22",
+        ("d-a", "192.0.2.22", "192.0.2.21"),
+    ),
+    Quiet("dp-address", "left out", base(all={"pd_dp_address": ABSENT})),
+]
+
+RANKS_AND_CHIPS: list[Provoking | Quiet] = [
+    Provoking(
+        "chip-not-there",
+        "numbers above 15",
+        base(p1={"pd_chips": list(range(8, 24))}),
+        "p1",
+        "pd_chips",
+        list(range(8, 24)),
+        ("16,17,18", "p1", "0-15"),
+    ),
+    Provoking(
+        "chip-not-there",
+        "a host with fewer chips",
+        base(d1={"pd_chips_per_node": 8, "pd_chips": list(range(16))}),
+        "d1",
+        "pd_chips",
+        list(range(16)),
+        ("8,9,10", "0-7"),
+    ),
+    Provoking(
+        "chip-not-mapped",
+        "chip 5 of 0,3,4,7",
+        one_host(
+            prefill={"pd_chips": [4, 5], "pd_mapped_chips": [0, 3, 4, 7], "pd_tp_size": 1},
+            decode={"pd_chips": [1, 2, 6], "pd_dp_size": 3},
+        ),
+        "h1",
+        "pd_chips",
+        [4, 5],
+        ("5", "h1", "0,3,4,7"),
+    ),
+    Quiet(
+        "chip-not-mapped",
+        "a subset of the mapped chips",
+        one_host(
+            prefill={"pd_chips": [0, 3], "pd_mapped_chips": [0, 1, 2, 3], "pd_tp_size": 1},
+        ),
+    ),
+    Provoking(
+        "chips-claimed-twice",
+        "prefill on 0-7, decode on 4-11",
+        base(
+            groups={"decode": {"hosts": [], "children": {"d-x": ["p1"]}}},
+            all={
+                "pd_instances": {
+                    "p-a": {"pd_dp_size": 1, "pd_tp_size": 8, "pd_chips": list(range(8)), "pd_kv_port": 36000},
+                    "p-b": {"pd_dp_size": 1, "pd_dp_size_local": 1},
+                    "d-x": {"pd_dp_size": 8, "pd_tp_size": 1, "pd_chips": list(range(4, 12))},
+                }
+            },
+        ),
+        "p1",
+        "pd_chips",
+        list(range(4, 12)),
+        ("4,5,6,7", "p-a", "d-x", "p1"),
+    ),
+    Provoking(
+        "chips-claimed-twice",
+        "no chips given at all",
+        one_host(
+            prefill={"pd_chips": None, "pd_dp_size": 1, "pd_tp_size": 1},
+            decode={"pd_chips": None, "pd_dp_size": 1},
+        ),
+        "h1",
+        "pd_chips",
+        list(range(8)),
+        ("0,1,2,3,4,5,6,7", "p-a", "d-a"),
+    ),
+    Quiet("chips-claimed-twice", "0-3 and 4-7", one_host()),
+    Provoking(
+        "too-few-chips",
+        "16 ranks of two chips on 16 chips",
+        base(decode={"pd_tp_size": 2}),
+        "d1",
+        "pd_dp_size_local",
+        16,
+        ("32", "16", "d1"),
+        alone=False,
+    ),
+    Provoking(
+        "too-few-chips",
+        "one rank wider than the host",
+        base(p2={"pd_tp_size": 32, "pd_dp_size_local": ABSENT}),
+        "p2",
+        "pd_tp_size",
+        32,
+        ("32", "16", "p-b", "p2"),
+    ),
+    Provoking(
+        "too-few-chips",
+        "fewer ranks than hosts",
+        base(decode={"pd_dp_size": 1, "pd_dp_size_local": ABSENT, "pd_dp_rank_start": ABSENT}, d1={}, d2={}),
+        "d1",
+        "pd_dp_size",
+        1,
+        ("2 hosts", "1"),
+        alone=False,
+    ),
+    Provoking(
+        "too-few-chips",
+        "more ranks than all hosts take",
+        base(decode={"pd_dp_size": 40, "pd_dp_size_local": ABSENT}, d1=_half(0), d2=_half(20)),
+        "d1",
+        "pd_dp_size",
+        40,
+        ("40", "32"),
+    ),
+    Quiet(
+        "too-few-chips",
+        "a chip list that is just long enough",
+        base(p1={"pd_chips": list(range(16))}, d1={"pd_chips": list(range(16))}),
+    ),
+    Provoking(
+        "dp-size-local",
+        "three of two",
+        base(p2={"pd_dp_size_local": 3}),
+        "p2",
+        "pd_dp_size_local",
+        3,
+        ("p2", "3", "2", "p-b"),
+    ),
+    Quiet("dp-size-local", "-1 means all", base(prefill={"pd_dp_size_local": -1})),
+    Provoking(
+        "dp-ranks",
+        "the second host starts inside the first",
+        base(prefill={"pd_tp_size": 8}, decode=_decode(16, 2), d2=_half(4)),
+        "d2",
+        "pd_dp_rank_start",
+        4,
+        ("4-7", "d1", "d2"),
+        alone=False,
+    ),
+    Provoking(
+        "dp-ranks",
+        "one rank nowhere",
+        base(d2={"pd_dp_size_local": 15}),
+        "d2",
+        "pd_dp_rank_start",
+        16,
+        ("31", "d-a"),
+    ),
+    Quiet("dp-ranks", "given exactly", base(decode=_decode(16, 2), d2=_half(8))),
+]
+
+SIZES: list[Provoking | Quiet] = [
+    Provoking(
+        "role-sizes-differ",
+        "prefill instances of other widths",
+        base(p2={"pd_tp_size": 4}),
+        "p-b",
+        "pd_tp_size",
+        4,
+        ("4", "8", "p-a", "p-b"),
+    ),
+    Provoking(
+        "role-sizes-differ",
+        "prefill instances of other lengths",
+        base(p2={"pd_dp_size": 1, "pd_dp_size_local": 1}),
+        "p-b",
+        "pd_dp_size",
+        1,
+        ("1", "2", "p-a", "p-b"),
+    ),
+    Provoking(
+        "tp-prefill-below-decode",
+        "2 below 4",
+        base(prefill={"pd_tp_size": 2}, decode=_decode(8, 4), d2=_half(4)),
+        "p-a",
+        "pd_tp_size",
+        2,
+        ("2", "4", "d-a"),
+    ),
+    Provoking(
+        "tp-not-divisible",
+        "6 and 4",
+        base(prefill={"pd_tp_size": 6}, decode=_decode(8, 4), d2=_half(4)),
+        "p-a",
+        "pd_tp_size",
+        6,
+        ("6", "4", "d-a"),
+    ),
+    Quiet("tp-not-divisible", "8 and 4", base(decode=_decode(8, 4), d2=_half(4))),
+    Provoking(
+        "tp-hybrid-mamba-differs",
+        "8 and 1",
+        base(
+            all={"pd_connector": HYBRID, "pd_model_family": "hybrid_mamba", **MANAGER_ON},
+            prefill=speculative(1),
+            decode=speculative(1),
+        ),
+        "p-a",
+        "pd_tp_size",
+        8,
+        ("8", "1", HYBRID),
+    ),
+    Quiet("tp-hybrid-mamba-differs", "another model family", base(all={"pd_connector": HYBRID, **MANAGER_ON})),
+    Provoking(
+        "decode-pp",
+        "pp 2",
+        base(decode=_decode(16, 1, pd_pp_size=2), d2=_half(8)),
+        "d-a",
+        "pd_pp_size",
+        2,
+        ("d-a", "2"),
+    ),
+    Quiet("decode-pp", "pp on prefill", base(prefill={"pd_pp_size": 2, "pd_tp_size": 4})),
+    Provoking(
+        "decode-pcp",
+        "layerwise",
+        base(
+            groups=ONE_DECODE_HOST,
+            all={"pd_connector": LAYERWISE},
+            d1=_decode_on_one(pd_dp_size=1, pd_pcp_size=2),
+        ),
+        "d-a",
+        "pd_pcp_size",
+        2,
+        ("d-a", LAYERWISE),
+    ),
+    Provoking(
+        "pp-with-pcp",
+        "both 2",
+        base(prefill={**DP_1, "pd_tp_size": 4, "pd_pp_size": 2, "pd_pcp_size": 2}),
+        "p-a",
+        "pd_pcp_size",
+        2,
+        ("p-a", "pd_pp_size 2"),
+        alone=False,
+    ),
+    Provoking(
+        "pcp-with-dp",
+        "dp 2",
+        base(prefill={"pd_tp_size": 4, "pd_pcp_size": 2}),
+        "p-a",
+        "pd_pcp_size",
+        2,
+        ("p-a", "pd_dp_size 2"),
+        alone=False,
+    ),
+    Quiet("pcp-with-dp", "one rank", base(prefill={**DP_1, "pd_pcp_size": 2})),
+    Provoking(
+        "dcp-differs",
+        "2 and 1",
+        base(prefill={"pd_dcp_size": 2}),
+        "d-a",
+        "pd_dcp_size",
+        1,
+        ("2", "1", "p-a", "d-a"),
+    ),
+    Quiet(
+        "dcp-differs",
+        "8 and 8",
+        base(
+            all={"pd_engine_args_common": {"cp-kv-cache-interleave-size": 128}},
+            prefill={"pd_dcp_size": 8},
+            decode=_decode(4, 8, pd_dcp_size=8),
+            d2=_half(2),
+        ),
+    ),
+    Provoking(
+        "dcp-not-in-tp",
+        "3 of 8",
+        base(prefill={"pd_dcp_size": 3}),
+        "p-a",
+        "pd_dcp_size",
+        3,
+        ("3", "8", "p-a"),
+        alone=False,
+    ),
+    Provoking(
+        "hybrid-context-parallel",
+        "pcp on prefill",
+        base(all={"pd_connector": HYBRID, **MANAGER_ON}, prefill={**DP_1, "pd_pcp_size": 2}),
+        "p-a",
+        "pd_pcp_size",
+        2,
+        ("p-a", HYBRID),
+        alone=False,
+    ),
+    Provoking(
+        "dense-data-parallel",
+        "BASE as a dense model",
+        base(all={"pd_model_is_moe": False}),
+        "d-a",
+        "pd_dp_size",
+        32,
+        ("d-a", "32"),
+        alone=False,
+    ),
+    Quiet(
+        "dense-data-parallel",
+        "one rank each",
+        base(
+            groups=ONE_DECODE_HOST,
+            all={"pd_model_is_moe": False},
+            prefill=DP_1,
+            decode=_decode_on_one(pd_dp_size=1),
+        ),
+    ),
+]
+
+PORTS: list[Provoking | Quiet] = [
+    Provoking(
+        "port-range",
+        "kv_port",
+        base(p1={"pd_kv_port": 65530}),
+        "p1",
+        "pd_kv_port",
+        65530,
+        ("65530-65545", "65535", "p-a"),
+    ),
+    Provoking(
+        "port-range",
+        "api_port",
+        base(d1={"pd_api_port": 65525}, d2={"pd_api_port": 65525}),
+        "d1",
+        "pd_api_port",
+        65525,
+        ("65525-65540", "d-a"),
+        alone=False,
+    ),
+    Quiet("port-range", "up to 65535", base(p1={"pd_kv_port": 65520})),
+    Provoking(
+        "port-conflict",
+        "the proxy on an API port",
+        base(all={"pd_proxy_port": 7101}),
+        "p1",
+        "pd_proxy_port",
+        7101,
+        ("7101", "7100-7101", "p-a", "proxy"),
+    ),
+    Provoking(
+        "port-conflict",
+        "kv_port and API",
+        base(p2={"pd_kv_port": 7090}),
+        "p2",
+        "pd_api_port",
+        7100,
+        ("7090-7105", "7100-7101", "p-b"),
+    ),
+    Provoking(
+        "port-conflict",
+        "RPC on an API port",
+        base(p2={"pd_dp_rpc_port": 7101}),
+        "p2",
+        "pd_dp_rpc_port",
+        7101,
+        ("7101", "7100-7101", "p-b"),
+    ),
+    Quiet("port-conflict", "the proxy just behind the API ports", base(all={"pd_proxy_port": 7102})),
+    Quiet("port-conflict", "one kv_port for instances on two hosts", base(p2={"pd_kv_port": 36000})),
+    Provoking(
+        "kv-port-reserve",
+        "20002",
+        base(p1={"pd_kv_port": 20002}),
+        "p1",
+        "pd_kv_port",
+        20002,
+        ("20002", "20000-35999", "36000", "p1", "p-a"),
+    ),
+    Provoking(
+        "kv-port-reserve",
+        "the block's last port is the reserve's first",
+        base(p1={"pd_kv_port": 19985}),
+        "p1",
+        "pd_kv_port",
+        19985,
+        ("19985-20000", "36000"),
+    ),
+    Provoking(
+        "kv-port-reserve",
+        "the block's first port is the reserve's last",
+        base(p1={"pd_kv_port": 35999}),
+        "p1",
+        "pd_kv_port",
+        35999,
+        ("35999", "36000"),
+    ),
+    Provoking(
+        "kv-port-reserve",
+        "HCCL's ports",
+        base(p1={"pd_kv_port": 60020}),
+        "p1",
+        "pd_kv_port",
+        60020,
+        ("60020-60035", "60000-60031", "60032"),
+    ),
+    Provoking(
+        "kv-port-reserve",
+        "Mooncake's own range",
+        base(p1={"pd_kv_port": 16000}),
+        "p1",
+        "pd_kv_port",
+        16000,
+        ("15000-17000", "36000"),
+    ),
+    Provoking(
+        "kv-port-reserve",
+        "a side that only connects",
+        base(decode={"pd_kv_port": 20002}),
+        "d1",
+        "pd_kv_port",
+        20002,
+        ("20000-35999", "d-a"),
+        severity="warning",
+    ),
+    Quiet("kv-port-reserve", "just below", base(p1={"pd_kv_port": 19984})),
+    Quiet("kv-port-reserve", "just above", base(p1={"pd_kv_port": 36000})),
+    Quiet("kv-port-reserve", "the measured range", base(all={"pd_port_reserve": "measured"}, p1={"pd_kv_port": 30000})),
+    Provoking(
+        "kv-port-shared",
+        "one value for both roles",
+        one_host(prefill={"pd_kv_port": 28000}, decode={"pd_kv_port": 28000}),
+        "h1",
+        "pd_kv_port",
+        28000,
+        ("28000", "p-a", "d-a", "h1"),
+        severity="warning",
+    ),
+    Quiet("kv-port-shared", "on different hosts", base(decode={"pd_kv_port": 36000})),
+    Provoking(
+        "listener-in-reserve",
+        "API ports",
+        base(p2={"pd_api_port": 20000}),
+        "p2",
+        "pd_api_port",
+        20000,
+        ("20000-20001", "20000-35999", "p-b"),
+        severity="warning",
+    ),
+    Quiet("listener-in-reserve", "just below", base(p2={"pd_api_port": 19998})),
+]
+
+IMAGE: list[Provoking | Quiet] = [
+    Provoking(
+        "image-version",
+        "tag and version",
+        base(all={"pd_image": "quay.example/a/vllm-ascend:v0.18.0-a3", "pd_vllm_ascend_version": "v0.23.0"}),
+        "all",
+        "pd_vllm_ascend_version",
+        "v0.23.0",
+        ("v0.23.0", "v0.18.0"),
+    ),
+    Quiet(
+        "image-version",
+        "the same, one without v",
+        base(all={"pd_image": "quay.example/a/vllm-ascend:v0.18.0-a3", "pd_vllm_ascend_version": "0.18.0"}),
+    ),
+    Provoking(
+        "image-hardware",
+        "the a2 build on a3",
+        base(all={"pd_image": "example/vllm-ascend:v0.18.0"}),
+        "all",
+        "pd_image",
+        "example/vllm-ascend:v0.18.0",
+        ("a3", "v0.18.0-a3"),
+    ),
+    Provoking(
+        "image-hardware",
+        "the a3 build on a2",
+        one_host(host={"pd_image": "example/vllm-ascend:v0.18.0-a3"}),
+        "all",
+        "pd_image",
+        "example/vllm-ascend:v0.18.0-a3",
+        ("a2", "a3"),
+    ),
+    Provoking(
+        "image-hardware",
+        "310p",
+        base(all={"pd_image": "example/vllm-ascend:v0.18.0-310p-openeuler"}),
+        "all",
+        "pd_image",
+        "example/vllm-ascend:v0.18.0-310p-openeuler",
+        ("310p",),
+    ),
+    Quiet("image-hardware", "openEuler", base(all={"pd_image": "example/vllm-ascend:v0.18.0-a3-openeuler"})),
+    Quiet("image-hardware", "a2 and openEuler", one_host(host={"pd_image": "e/vllm-ascend:v0.18.0-openeuler"})),
+    Quiet("image-hardware", "a private image", base(all={"pd_image": "registry.example:5000/team/pd:2026-11"})),
+    Quiet("image-hardware", "a digest", base(all={"pd_image": "e/vllm-ascend@sha256:" + "0" * 64})),
+    Provoking(
+        "version-unknown",
+        "the future",
+        base(all={"pd_vllm_ascend_version": "v0.99.0"}),
+        "all",
+        "pd_vllm_ascend_version",
+        "v0.99.0",
+        ("v0.99.0",),
+        severity="warning",
+    ),
+    Provoking(
+        "version-unknown",
+        "a branch",
+        base(all={"pd_vllm_ascend_version": "main"}),
+        "all",
+        "pd_vllm_ascend_version",
+        "main",
+        ("main",),
+        severity="warning",
+    ),
+]
+
+CONNECTOR: list[Provoking | Quiet] = [
+    Provoking(
+        "connector-plain-mooncake",
+        "without a module path",
+        base(all={"pd_connector": "MooncakeConnector"}),
+        "p1",
+        "pd_connector",
+        "MooncakeConnector",
+        ("CUDA", VLLM_ASCEND_MODULE),
+        alone=False,
+    ),
+    Quiet(
+        "connector-plain-mooncake",
+        "with vLLM-Ascend's module path",
+        base(
+            all={
+                "pd_connector": "MooncakeConnector",
+                "pd_kv_transfer_config": {"kv_connector_module_path": VLLM_ASCEND_MODULE},
+            }
+        ),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "decode's tp_size",
+        base(d1={"pd_kv_transfer_config": {"kv_connector_extra_config": {"decode": {"tp_size": 4}}}}),
+        "d1",
+        "pd_kv_transfer_config.kv_connector_extra_config.decode.tp_size",
+        4,
+        ("4", "1", "d1"),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "a pp_size that the plan leaves out",
+        base(p2={"pd_kv_transfer_config": {"kv_connector_extra_config": {"prefill": {"pp_size": 2}}}}),
+        "p2",
+        "pd_kv_transfer_config.kv_connector_extra_config.prefill.pp_size",
+        2,
+        ("2", "1"),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "the role",
+        base(p2={"pd_kv_transfer_config": {"kv_role": "kv_both"}}),
+        "p2",
+        "pd_kv_transfer_config.kv_role",
+        "kv_both",
+        ("kv_both", "kv_producer"),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "the port",
+        base(d2={"pd_kv_transfer_config": {"kv_port": 36201}}),
+        "d2",
+        "pd_kv_transfer_config.kv_port",
+        36201,
+        ("36201", "36200", "pd_kv_port"),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "connectors of one's own",
+        base(
+            p2={
+                "pd_kv_transfer_config": {
+                    "kv_connector_extra_config": {
+                        "connectors": [{"kv_connector": LAYERWISE}, {"kv_connector": "AscendStoreConnector"}]
+                    }
+                }
+            }
+        ),
+        "p2",
+        "pd_kv_transfer_config.kv_connector_extra_config.connectors",
+        [{"kv_connector": LAYERWISE}, {"kv_connector": "AscendStoreConnector"}],
+        ("pd_kv_pool",),
+    ),
+    Provoking(
+        "kv-transfer-contradiction",
+        "text where a mapping belongs",
+        base(p2={"pd_kv_transfer_config": {"kv_connector_extra_config": "x"}}),
+        "p2",
+        "pd_kv_transfer_config.kv_connector_extra_config",
+        "x",
+        ("mapping",),
+    ),
+    Quiet(
+        "kv-transfer-contradiction",
+        "repeating the plan",
+        base(
+            p1={
+                "pd_kv_transfer_config": {
+                    "kv_port": 36000,
+                    "kv_role": "kv_producer",
+                    "kv_connector_extra_config": {"decode": {"dp_size": "32", "pp_size": 1}},
+                }
+            }
+        ),
+    ),
+    Quiet(
+        "kv-transfer-contradiction",
+        "what is the user's to say",
+        base(
+            prefill={
+                "pd_kv_transfer_config": {
+                    "kv_buffer_device": "npu",
+                    "kv_load_failure_policy": "fail",
+                    "kv_connector_extra_config": {"prefill": {"pp_layer_partition": "30,31"}},
+                }
+            }
+        ),
+    ),
+    *(
+        Provoking(
+            "kv-release-timeout",
+            f"{seconds} s",
+            base(all={"pd_kv_release_timeout": seconds}),
+            "all",
+            "pd_kv_release_timeout",
+            seconds,
+            (str(seconds), "480"),
+        )
+        for seconds in (5, 10, 59, 0, -1)
+    ),
+    *(
+        Quiet("kv-release-timeout", f"{seconds} s", base(all={"pd_kv_release_timeout": seconds}))
+        for seconds in (60, 480, 1800)
+    ),
+    Provoking(
+        "engine-id-twice",
+        "a warning where releases make it unique",
+        base(p2={"pd_kv_transfer_config": {"engine_id": "2"}}, d1={"pd_kv_transfer_config": {"engine_id": "2"}}),
+        "d1",
+        "pd_kv_transfer_config.engine_id",
+        "2",
+        ("p-b", "p2", "d-a", "d1", "'2'"),
+        severity="warning",
+    ),
+    Provoking(
+        "engine-id-twice",
+        "an error before 0.13; 0 and '0' are one id",
+        base(
+            all={"pd_vllm_ascend_version": "v0.12.0"},
+            p2={"pd_kv_transfer_config": {"engine_id": 0}},
+            d1={"pd_kv_transfer_config": {"engine_id": "0"}},
+        ),
+        "d1",
+        "pd_kv_transfer_config.engine_id",
+        "0",
+        ("p2", "d1", "'0'"),
+    ),
+    Quiet(
+        "engine-id-twice",
+        "one id on the hosts of one instance",
+        base(
+            all={"pd_vllm_ascend_version": "v0.12.0"},
+            p1={"pd_kv_transfer_config": {"engine_id": "0"}},
+            p2={"pd_kv_transfer_config": {"engine_id": "1"}},
+            decode={"pd_kv_transfer_config": {"engine_id": "2"}},
+        ),
+    ),
+    Provoking(
+        "layerwise-with-pool",
+        "mooncake backend",
+        base(all={"pd_connector": LAYERWISE, "pd_kv_pool": {"backend": "mooncake"}}),
+        "all",
+        "pd_kv_pool",
+        [LAYERWISE, "AscendStoreConnector"],
+        (LAYERWISE, "AscendStoreConnector"),
+        alone=False,
+    ),
+    Provoking(
+        "pool-not-started",
+        "V1 beside a pool",
+        base(all={"pd_kv_pool": {"backend": "mooncake"}}),
+        "all",
+        "pd_kv_pool",
+        {"backend": "mooncake"},
+        ("master",),
+        severity="warning",
+    ),
+    Provoking(
+        "qos-on-passive-side",
+        "prefill under V1",
+        base(prefill={"pd_qos_priority": 2}),
+        "p-a",
+        "pd_qos_priority",
+        2,
+        ("prefill", "decode", "MooncakeConnectorV1"),
+        severity="warning",
+    ),
+    Provoking(
+        "qos-on-passive-side",
+        "decode under layerwise",
+        base(all={"pd_connector": LAYERWISE}, decode={"pd_qos_priority": 0}),
+        "d-a",
+        "pd_qos_priority",
+        0,
+        ("prefill", LAYERWISE),
+        severity="warning",
+    ),
+    Quiet("qos-on-passive-side", "decode under V1", base(decode={"pd_qos_priority": 4})),
+    Quiet("qos-on-passive-side", "both", base(all={"pd_qos_priority": 1})),
+    Provoking(
+        "dead-key",
+        "use_ascend_direct",
+        base(d2={"pd_kv_transfer_config": {"kv_connector_extra_config": {"use_ascend_direct": True}}}),
+        "d2",
+        "pd_kv_transfer_config.kv_connector_extra_config.use_ascend_direct",
+        True,
+        ("use_ascend_direct",),
+        severity="warning",
+    ),
+]
+
+PROXY_LAUNCHER_CONTAINER: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "container-network",
+            network,
+            base(all={"pd_container_network": network}),
+            "all",
+            "pd_container_network",
+            network,
+            (network, "HCCL", "host"),
+        )
+        for network in ("bridge", "none", "Host", "my-net")
+    ),
+    Provoking(
+        "proxy-workers",
+        "the layerwise proxy",
+        base(all={"pd_connector": LAYERWISE, "pd_proxy_workers": 2}),
+        "p1",
+        "pd_proxy_workers",
+        2,
+        ("decode_first", "--workers"),
+    ),
+    Provoking(
+        "proxy-workers",
+        "a proxy before 0.21",
+        base(all={"pd_vllm_ascend_version": "v0.20.2rc1", "pd_proxy_workers": 4}),
+        "p1",
+        "pd_proxy_workers",
+        4,
+        ("v0.20.2rc1", "0.21"),
+    ),
+    Quiet("proxy-workers", "0.21", base(all={"pd_vllm_ascend_version": "v0.21.0rc1", "pd_proxy_workers": 4})),
+    Provoking(
+        "upstream-launcher-internal",
+        "internal decode",
+        base(all={"pd_engine_launcher": "upstream"}, decode={"pd_dp_mode": "internal"}),
+        "d-a",
+        "pd_engine_launcher",
+        "upstream",
+        ("d-a", "launch_online_dp.py"),
+    ),
+    Quiet("upstream-launcher-internal", "external", base(all={"pd_engine_launcher": "upstream"})),
+]
+
+OPTIONS: list[Provoking | Quiet] = [
+    Provoking(
+        "planned-argument",
+        "headless with external ranks",
+        base(d2={"pd_engine_args_extra": {"headless": True}}),
+        "d2",
+        "pd_engine_args_extra.headless",
+        True,
+        ("headless", "d-a"),
+    ),
+    Provoking(
+        "planned-argument",
+        "another tensor-parallel size, by its short form",
+        base(p2={"pd_engine_args_extra": {"tp": 4}}),
+        "p2",
+        "pd_engine_args_extra.tp",
+        4,
+        ("tensor-parallel-size", "pd_tp_size"),
+    ),
+    Provoking(
+        "planned-argument",
+        "kv-transfer-config, with underscores",
+        base(p2={"pd_engine_args_extra": {"kv_transfer_config": {"kv_role": "kv_both"}}}),
+        "p2",
+        "pd_engine_args_extra.kv_transfer_config",
+        {"kv_role": "kv_both"},
+        ("pd_kv_transfer_config",),
+    ),
+    Quiet(
+        "planned-argument",
+        "sizes that repeat the plan",
+        base(
+            p2={
+                "pd_engine_args_extra": {
+                    "tensor-parallel-size": 8,
+                    "data_parallel_size": "2",
+                    "pipeline-parallel-size": 1,
+                }
+            }
+        ),
+    ),
+    Provoking(
+        "planned-environment",
+        "visible devices",
+        base(d2={"pd_engine_env_extra": {"ASCEND_RT_VISIBLE_DEVICES": "0,1"}}),
+        "d2",
+        "pd_engine_env_extra.ASCEND_RT_VISIBLE_DEVICES",
+        "0,1",
+        ("ASCEND_RT_VISIBLE_DEVICES", "pd_chips"),
+    ),
+    Provoking(
+        "environment-overrides",
+        "the network card given twice",
+        base(d2={"pd_engine_env_extra": {"GLOO_SOCKET_IFNAME": "bond0"}}),
+        "d2",
+        "pd_engine_env_extra.GLOO_SOCKET_IFNAME",
+        "bond0",
+        ("bond0", "eth-data0", "pd_nic"),
+        severity="warning",
+    ),
+    Quiet(
+        "environment-overrides",
+        "the network card by environment only",
+        base(all={"pd_nic": ABSENT, "pd_engine_env_common": {"GLOO_SOCKET_IFNAME": "bond0"}}),
+    ),
+    Quiet(
+        "environment-overrides",
+        "the same value twice",
+        base(all={"pd_engine_env_common": {"GLOO_SOCKET_IFNAME": "eth-data0"}}),
+    ),
+    Provoking(
+        "json-option",
+        "Python text",
+        base(d2={"pd_engine_args_extra": {"additional-config": "{'recompute_scheduler_enable': True}"}}),
+        "d2",
+        "pd_engine_args_extra.additional-config",
+        "{'recompute_scheduler_enable': True}",
+        ("additional-config", "d-a"),
+    ),
+    Provoking(
+        "json-option",
+        "JSON, but no object",
+        base(d2={"pd_engine_args_extra": {"compilation_config": "[1]"}}),
+        "d2",
+        "pd_engine_args_extra.compilation_config",
+        "[1]",
+        ("compilation-config", "[1]"),
+    ),
+    Provoking(
+        "json-option",
+        "a truth value",
+        base(d2={"pd_engine_args_extra": {"speculative-config": True}}),
+        "d2",
+        "pd_engine_args_extra.speculative-config",
+        True,
+        ("speculative-config",),
+        alone=False,
+    ),
+    Quiet(
+        "json-option",
+        "JSON as text",
+        base(d2={"pd_engine_args_extra": {"additional-config": '{"recompute_scheduler_enable": true}'}}),
+    ),
+    Provoking(
+        "text-option",
+        "a flag as text",
+        base(p2={"pd_engine_args_extra": {"enforce-eager": "True"}}),
+        "p2",
+        "pd_engine_args_extra.enforce-eager",
+        "True",
+        ("enforce-eager", "'True'"),
+        severity="warning",
+    ),
+    Quiet("text-option", "a word that is a value", base(all={"pd_engine_args_common": {"dtype": "auto"}})),
+    Provoking(
+        "speculative-tokens",
+        "hybrid, 1 and 3",
+        base(all={"pd_model_family": "hybrid_mamba"}),
+        "d1",
+        "pd_engine_args.speculative-config.num_speculative_tokens",
+        3,
+        ("1", "3", "p-a", "d-a"),
+    ),
+    Provoking(
+        "speculative-tokens",
+        "other, 3 and 3",
+        base(prefill=speculative(3)),
+        "p1",
+        "pd_engine_args.speculative-config.num_speculative_tokens",
+        3,
+        ("3", "p-a"),
+        severity="warning",
+    ),
+    Provoking(
+        "speculative-tokens",
+        "dspark, 5 and 6",
+        base(prefill=speculative(5, "dspark"), decode=speculative(6, "dspark")),
+        "d1",
+        "pd_engine_args.speculative-config.num_speculative_tokens",
+        6,
+        ("dspark", "5", "6"),
+    ),
+    Provoking(
+        "speculative-tokens",
+        "dspark, 4 and 4",
+        base(prefill=speculative(4, "dspark"), decode=speculative(4, "dspark")),
+        "d1",
+        "pd_engine_args.speculative-config.num_speculative_tokens",
+        4,
+        ("dspark", "4", "5"),
+    ),
+    Provoking(
+        "speculative-tokens",
+        "other, 1 and none",
+        base(decode=speculative(ABSENT)),
+        "d1",
+        "pd_engine_args.speculative-config.num_speculative_tokens",
+        None,
+        ("d-a",),
+    ),
+    Quiet("speculative-tokens", "other, 1 and 15", base(decode=speculative(15))),
+    Quiet("speculative-tokens", "nobody speculates", base(all=speculative(ABSENT))),
+    Quiet("speculative-tokens", "prefill does not speculate", base(prefill=speculative(ABSENT))),
+    Quiet(
+        "speculative-tokens", "dspark, 5 and 5", base(prefill=speculative(5, "dspark"), decode=speculative(5, "dspark"))
+    ),
+    Provoking(
+        "speculative-method",
+        "deepseek_mtp and eagle3",
+        base(decode=speculative(3, "eagle3")),
+        "d1",
+        "pd_engine_args.speculative-config.method",
+        "eagle3",
+        ("deepseek_mtp", "eagle3"),
+    ),
+    Quiet("speculative-method", "named on one side", base(decode=speculative(3, None))),
+    Provoking(
+        "hybrid-prefix-cache",
+        "decode",
+        base(
+            all={"pd_model_family": "hybrid_mamba"},
+            prefill=speculative(3),
+            d2={"pd_engine_args_extra": {"enable-prefix-caching": True}},
+        ),
+        "d2",
+        "pd_engine_args_extra.enable-prefix-caching",
+        True,
+        ("decode", "d-a"),
+    ),
+    Provoking(
+        "hybrid-prefix-cache",
+        "prefill",
+        base(
+            all={"pd_model_family": "hybrid_mamba"},
+            prefill=speculative(3),
+            p2={"pd_engine_args_extra": {"enable_prefix_caching": True}},
+        ),
+        "p2",
+        "pd_engine_args_extra.enable_prefix_caching",
+        True,
+        ("prefill", "p-b"),
+        severity="warning",
+    ),
+    Quiet(
+        "hybrid-prefix-cache",
+        "switched off, in all its spellings",
+        base(
+            all={"pd_model_family": "hybrid_mamba"},
+            prefill=speculative(3),
+            d1={"pd_engine_args_extra": {"enable-prefix-caching": False}},
+            d2={"pd_engine_args_extra": {"no_enable_prefix_caching": True}},
+        ),
+    ),
+    Quiet(
+        "hybrid-prefix-cache", "another family", base(all={"pd_engine_args_common": {"enable-prefix-caching": True}})
+    ),
+    Provoking(
+        "hybrid-manager",
+        "left at vLLM's default",
+        base(all={"pd_connector": HYBRID}),
+        "p1",
+        "pd_engine_args.disable-hybrid-kv-cache-manager",
+        None,
+        (HYBRID, "p-a"),
+        alone=False,
+    ),
+    Quiet("hybrid-manager", "switched on", base(all={"pd_connector": HYBRID, **MANAGER_ON})),
+    Provoking(
+        "block-size",
+        "128 and 96 under V1",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "block-size": 96}}),
+        "d1",
+        "pd_engine_args.block-size",
+        96,
+        ("128", "96"),
+    ),
+    Provoking(
+        "block-size",
+        "128 and 64 under layerwise",
+        base(all={"pd_connector": LAYERWISE}, decode={"pd_engine_args": {**DECODE_ARGS, "block-size": 64}}),
+        "d1",
+        "pd_engine_args.block-size",
+        64,
+        ("128", "64", LAYERWISE),
+    ),
+    Quiet("block-size", "128 and 64 under V1", base(decode={"pd_engine_args": {**DECODE_ARGS, "block-size": 64}})),
+    Quiet(
+        "block-size",
+        "128 and 256 under layerwise",
+        base(all={"pd_connector": LAYERWISE}, decode={"pd_engine_args": {**DECODE_ARGS, "block-size": 256}}),
+    ),
+    Provoking(
+        "cp-interleave",
+        "64 with blocks of 128",
+        base(
+            prefill={
+                **DP_1,
+                "pd_pcp_size": 2,
+                "pd_engine_args": {**PREFILL_ARGS, "cp-kv-cache-interleave-size": 64},
+            }
+        ),
+        "p1",
+        "pd_engine_args.cp-kv-cache-interleave-size",
+        64,
+        ("64", "128", "p-a"),
+        alone=False,
+    ),
+    Quiet(
+        "cp-interleave",
+        "no context parallelism",
+        base(prefill={"pd_engine_args": {**PREFILL_ARGS, "cp-kv-cache-interleave-size": 64}}),
+    ),
+    Provoking(
+        "recompute-on-prefill",
+        "prefill",
+        base(p2={"pd_engine_args_extra": {"additional_config": {"recompute_scheduler_enable": True}}}),
+        "p2",
+        "pd_engine_args_extra.additional_config.recompute_scheduler_enable",
+        True,
+        ("p-b", "prefill"),
+        severity="warning",
+    ),
+    Quiet(
+        "recompute-on-prefill",
+        "decode",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "additional-config": {"recompute_scheduler_enable": True}}}),
+    ),
+    Provoking(
+        "expert-parallel-back-to-back",
+        "decode over two hosts",
+        base(
+            all={"pd_topology": "back_to_back"},
+            decode={"pd_engine_args": {**DECODE_ARGS, "enable-expert-parallel": True}},
+        ),
+        "d1",
+        "pd_engine_args.enable-expert-parallel",
+        True,
+        ("d1", "d2", "pd_topology"),
+    ),
+    Quiet(
+        "expert-parallel-back-to-back",
+        "inside one host",
+        base(
+            all={"pd_topology": "back_to_back"},
+            prefill={"pd_engine_args": {**PREFILL_ARGS, "enable-expert-parallel": True}},
+        ),
+    ),
+    Quiet(
+        "expert-parallel-back-to-back",
+        "behind a switch",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "enable-expert-parallel": True}}),
+    ),
+]
+
+CASES: list[Provoking | Quiet] = [
+    *GROUPS_AND_INSTANCES,
+    *VALUES,
+    *ADDRESSES,
+    *RANKS_AND_CHIPS,
+    *SIZES,
+    *PORTS,
+    *IMAGE,
+    *CONNECTOR,
+    *PROXY_LAUNCHER_CONTAINER,
+    *OPTIONS,
+]
+PROVOKING = [case for case in CASES if isinstance(case, Provoking)]
+QUIET = [case for case in CASES if isinstance(case, Quiet)]

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""From Ansible's own inventory objects to the planner's plain mapping."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible.errors import AnsibleError
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils import inventories
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import planned, told
+
+
+def collected(tmp_path: Path, text: str, name: str = "hosts.yml", **files: str) -> dict[str, t.Any]:
+    """What is collected of an inventory of these files; a file's name has `__` for a slash."""
+    for file, content in {
+        name: text,
+        **{key.replace("__", "/") + ".yml": value for key, value in files.items()},
+    }.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(content), encoding="utf-8")
+    return inventories.collected(tmp_path / name)
+
+
+YAML = """
+all:
+  vars: {pd_hardware: a3, pd_model_path: /models/m, pd_served_model_name: m, ansible_user: root, other: 1}
+  children:
+    prefill:
+      children:
+        p_a: {hosts: {p1: {ansible_host: 192.0.2.1}}}
+        p_b: {hosts: {p2: {ansible_host: 192.0.2.2}}}
+    decode:
+      hosts: {d2: {ansible_host: 192.0.2.4}, d1: {ansible_host: 192.0.2.3}}
+    proxy: {hosts: {p1: }}
+    elsewhere: {hosts: {x1: {pd_nonsense: 1}}}
+"""
+
+
+def test_groups_in_inventory_order(tmp_path: Path) -> None:
+    source = collected(tmp_path, YAML)
+    assert source["groups"] == {
+        "prefill": {"hosts": [], "children": {"p_a": ["p1"], "p_b": ["p2"]}},
+        "decode": {"hosts": ["d2", "d1"], "children": {}},
+        "proxy": {"hosts": ["p1"], "children": {}},
+    }
+    assert list(source["hosts"]) == ["p1", "p2", "d2", "d1"]
+
+
+def test_only_the_planners_variables(tmp_path: Path) -> None:
+    source = collected(tmp_path, YAML)
+    assert set(source["hosts"]["p1"]) == {"ansible_host", "pd_hardware", "pd_model_path", "pd_served_model_name"}
+
+
+def test_a_group_below_a_child_group(tmp_path: Path) -> None:
+    """An instance may be made of racks."""
+    text = YAML.replace(
+        "p_a: {hosts: {p1: {ansible_host: 192.0.2.1}}}",
+        "p_a: {children: {rack1: {hosts: {p1: {ansible_host: 192.0.2.1}}}, rack2: {hosts: {p3: }}}}",
+    )
+    assert collected(tmp_path, text)["groups"]["prefill"]["children"]["p_a"] == ["p1", "p3"]
+
+
+def test_everything_is_plain(tmp_path: Path) -> None:
+    """Ansible tags its values; the planner compares types."""
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__prefill="""
+            pd_dp_size: 2
+            pd_model_is_moe: true
+            pd_engine_args: {gpu-memory-utilization: 0.9, enforce-eager: true, x: null, nested: {list: [1, "2"]}}
+            pd_chips: [0, 1]
+            """,
+    )
+
+    def check(value: t.Any) -> None:
+        assert type(value) in (str, int, float, bool, type(None), list, dict), type(value)
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            check(item)
+        for key in value if isinstance(value, dict) else ():
+            assert type(key) is str
+
+    for values in source["hosts"].values():
+        check(values)
+    assert source["hosts"]["p2"]["pd_engine_args"] == {
+        "gpu-memory-utilization": 0.9,
+        "enforce-eager": True,
+        "x": None,
+        "nested": {"list": [1, "2"]},
+    }
+    assert json.loads(json.dumps(source)) == source
+
+
+def test_group_values_are_one_object(tmp_path: Path) -> None:
+    """A thousand hosts share one mapping, so it is checked once."""
+    source = collected(tmp_path, YAML, group_vars__all="pd_engine_args_common: {seed: 1}")
+    assert source["hosts"]["p1"]["pd_engine_args_common"] is source["hosts"]["d2"]["pd_engine_args_common"]
+
+
+def test_templates_are_evaluated_per_host(tmp_path: Path) -> None:
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__all="""
+            base: 36000
+            pd_kv_port: "{{ base + 100 }}"
+            pd_node_ip: "{{ ansible_host }}"
+            pd_engine_env_common: {LOG: "/logs/{{ inventory_hostname }}", PLAIN: "$HOME"}
+            """,
+    )
+    assert [source["hosts"][host]["pd_node_ip"] for host in ("p1", "d1")] == ["192.0.2.1", "192.0.2.3"]
+    assert source["hosts"]["p1"]["pd_kv_port"] == 36100
+    assert source["hosts"]["d2"]["pd_engine_env_common"] == {"LOG": "/logs/d2", "PLAIN": "$HOME"}
+
+
+def test_a_template_that_fails_names_host_and_variable(tmp_path: Path) -> None:
+    text = YAML.replace("d1: {ansible_host: 192.0.2.3}", 'd1: {ansible_host: 192.0.2.3, pd_nic: "{{ nowhere }}"}')
+    with pytest.raises(AnsibleError, match="pd_nic of host d1"):
+        collected(tmp_path, text)
+
+
+INI = """
+[prefill]
+p1 ansible_host=192.0.2.1
+p2 ansible_host=192.0.2.2 pd_kv_port=36100
+[decode]
+d1 ansible_host=192.0.2.3 pd_chips=[0,1,2,3] pd_nic=eth1
+[proxy]
+p1
+[prefill:vars]
+pd_dp_size=2
+pd_tp_size=8
+[decode:vars]
+pd_dp_size=4
+pd_tp_size=1
+pd_engine_args={"max-num-seqs": 4}
+[all:vars]
+pd_hardware=a3
+pd_model_path=/models/m
+pd_served_model_name=m
+pd_model_is_moe=true
+"""
+
+
+def test_ini(tmp_path: Path) -> None:
+    """Numbers, lists and mappings are Python's there; a lower-case true stays text and is read openly."""
+    source = collected(tmp_path, INI, name="hosts.ini")
+    assert source["hosts"]["p2"]["pd_kv_port"] == 36100
+    assert source["hosts"]["d1"]["pd_chips"] == [0, 1, 2, 3]
+    assert source["hosts"]["d1"]["pd_engine_args"] == {"max-num-seqs": 4}
+    plan = planned(source)
+    assert [(f.rule, f.variable) for f in plan.findings] == [("text-value", "pd_model_is_moe")], told(plan.findings)
+    assert len(plan.placements) == 3
+
+
+def test_ini_chips_without_brackets(tmp_path: Path) -> None:
+    source = collected(tmp_path, INI.replace("[0,1,2,3]", "0,1,2,3"), name="hosts.ini")
+    assert source["hosts"]["d1"]["pd_chips"] == [0, 1, 2, 3]
+    assert not planned(source).errors
+
+
+def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
+    assert collected(tmp_path, "all: {hosts: {x1: }}") == {"groups": {}, "hosts": {}}
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (None, None),
+        (True, True),
+        (1, 1),
+        (1.5, 1.5),
+        ("x", "x"),
+        ((1, 2), [1, 2]),
+        ({1: {2: None}}, {"1": {"2": None}}),
+        ([{"a": (1,)}], [{"a": [1]}]),
+        (b"x", "b'x'"),
+    ],
+)
+def test_plain(value: t.Any, plain: t.Any) -> None:
+    made = collect.plain(value)
+    assert made == plain
+    assert type(made) is type(plain)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Tables of hardware and versions, row by row."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import tables
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.inventory import image_tag
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import Versions
+
+NIXL = "VLLM_NIXL_ABORT_REQUEST_TIMEOUT"
+CONNECTOR = "VLLM_MOONCAKE_CONNECTOR_TIMEOUT"
+ABORT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
+V1, HYBRID = "MooncakeConnectorV1", "MooncakeHybridConnector"
+
+
+@pytest.mark.parametrize(
+    ("version", "cann", "mooncake"),
+    [
+        ("v0.11.0", "8.3.RC2", "0.3.7.post2"),
+        ("v0.12.0rc1", "8.3.RC2", "0.3.7.post2"),
+        ("v0.13.0", "8.5.0", "0.3.7.post2"),
+        ("v0.14.0rc1", "8.5.0", "0.3.7.post2"),
+        ("v0.15.0", "8.5.0", "0.3.8.post1"),
+        ("v0.16.0", "8.5.1", "0.3.8.post1"),
+        ("v0.17.0rc1", "8.5.1", "0.3.8.post1"),
+        ("v0.18.0", "8.5.1", "0.3.9"),
+        ("v0.19.1rc1", "8.5.1", "0.3.8.post1"),
+        ("v0.20.2rc1", "9.0.0", "0.3.8.post1"),
+        ("v0.21.0rc1", "9.0.0", "0.3.9"),
+        ("v0.22.1rc1", "9.0.0", "0.3.9"),
+        ("v0.23.0", "9.1.0", "0.3.11.post1"),
+        ("v0.24.0rc1", "9.0.1", "0.3.11.post1"),
+        ("v0.25.1rc1", "9.0.1", "0.3.11.post1"),
+        ("v0.26.0rc1", "9.1.0", "0.3.11.post1"),
+    ],
+)
+def test_what_an_image_holds(version: str, cann: str, mooncake: str) -> None:
+    assert tables.versions(version) == Versions(version, cann, mooncake, None, known=True)
+
+
+@pytest.mark.parametrize(
+    "version", ["v0.10.0", "v0.27.0", "v0.2", "v1.23.0", "main", "nightly-0.23", "", "v", "latest"]
+)
+def test_versions_that_are_not_in_the_table(version: str) -> None:
+    assert tables.versions(version) == Versions(version, None, None, None, known=False)
+
+
+def test_the_default_is_in_the_table() -> None:
+    assert tables.default_version() == "v0.23.0"
+    assert tables.versions(tables.default_version()).known
+
+
+@pytest.mark.parametrize(
+    ("version", "key"),
+    [
+        ("v0.23.0", (0, 23, 0)),
+        ("0.20.2rc1", (0, 20, 2)),
+        ("0.3.7.post2", (0, 3, 7)),
+        ("8.3.RC2", (8, 3)),
+        ("9", (9,)),
+        ("main", None),
+        ("nightly-v0.23", None),
+        ("", None),
+    ],
+)
+def test_version_key(version: str, key: tuple[int, ...] | None) -> None:
+    assert tables.version_key(version) == key
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "expected"),
+    [
+        ("v0.9.0", "0.18", True),
+        ("v0.17.9", "0.18", True),
+        ("v0.18.0", "0.18", False),
+        ("v0.18.0rc1", "0.18", False),
+        ("v1.0", "0.18", False),
+        ("0.3.7.post2", "0.3.8", True),
+        ("0.3.10", "0.3.8", False),
+        ("8.2.RC1", "8.3", True),
+        ("8.10", "8.3", False),
+        (None, "0.18", False),
+        ("main", "0.18", False),
+    ],
+)
+def test_before_compares_numbers_not_text(version: str | None, limit: str, expected: bool) -> None:
+    assert tables.before(version, limit) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "connector", "names"),
+    [
+        ("v0.11.0", V1, [NIXL, CONNECTOR]),
+        ("v0.13.0", HYBRID, [NIXL, CONNECTOR]),
+        ("v0.17.0", V1, [NIXL, CONNECTOR]),
+        ("v0.18.0", V1, [ABORT]),
+        ("v0.19.1rc1", HYBRID, [ABORT]),
+        ("v0.20.2rc1", V1, [ABORT]),
+        ("v0.20.2rc1", HYBRID, [ABORT, NIXL]),
+        ("v0.21.0rc1", HYBRID, [ABORT, NIXL]),
+        ("v0.21.0rc1", V1, [ABORT]),
+        ("v0.22.1rc1", HYBRID, [ABORT]),
+        ("v0.26.0", V1, [ABORT]),
+        ("main", V1, [ABORT, NIXL, CONNECTOR]),
+        ("v0.99.0", HYBRID, [ABORT, NIXL, CONNECTOR]),
+    ],
+)
+def test_names_of_the_release_timeout(version: str, connector: str, names: list[str]) -> None:
+    assert tables.kv_release_timeout_names(tables.versions(version), connector) == names
+
+
+@pytest.mark.parametrize(
+    ("version", "differ", "workers"),
+    [
+        ("v0.11.0", True, False),
+        ("v0.12.0rc1", True, False),
+        ("v0.13.0", False, False),
+        ("v0.20.2rc1", False, False),
+        ("v0.21.0rc1", False, True),
+        ("v0.26.0", False, True),
+    ],
+)
+def test_what_changed_when(version: str, differ: bool, workers: bool) -> None:
+    assert tables.engine_id_must_differ(tables.versions(version)) is differ
+    assert tables.proxy_has_workers(tables.versions(version)) is workers
+
+
+def _versions(**known: str | None) -> Versions:
+    return Versions("v0.23.0", known.get("cann"), known.get("mooncake"), None, known=True)
+
+
+@pytest.mark.parametrize(("cann", "ports"), [("8.2.RC1", 16), ("8.3.RC2", 32), ("9.1.0", 32), (None, 32)])
+def test_hccl_ports(cann: str | None, ports: int) -> None:
+    assert tables.hccl_port_count(_versions(cann=cann)) == ports
+
+
+@pytest.mark.parametrize(
+    ("mooncake", "reserve", "ports"),
+    [
+        ("0.3.7.post2", "documented", 1000),
+        ("0.3.7.post2", "measured", 1000),
+        ("0.3.8.post1", "documented", 1000),
+        ("0.3.8.post1", "measured", 100),
+        ("0.3.11.post1", "measured", 100),
+        pytest.param(
+            None,
+            "measured",
+            1000,
+            marks=pytest.mark.xfail(strict=True, reason="an unknown Mooncake is taken for a new one"),
+        ),
+    ],
+)
+def test_adxl_ports_per_chip(mooncake: str | None, reserve: str, ports: int) -> None:
+    assert tables.adxl_ports_per_chip(_versions(mooncake=mooncake), reserve) == ports
+
+
+@pytest.mark.parametrize(("chips", "kv_base"), [(16, 36000), (8, 28000), (4, 28000), (1, 28000), (32, 52000)])
+def test_default_kv_base(chips: int, kv_base: int) -> None:
+    assert tables.default_kv_base(chips) == kv_base
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, 20000),
+        ({"ASCEND_BASE_PORT": "40000"}, 40000),
+        ({"ASCEND_BASE_PORT": 40000}, 40000),
+        ({"ASCEND_BASE_PORT": None}, 20000),
+        ({"ASCEND_BASE_PORT": "many"}, 20000),
+        ({"ASCEND_BASE_PORT": ""}, 20000),
+        pytest.param(
+            {"ASCEND_BASE_PORT": "²"},
+            20000,
+            marks=pytest.mark.xfail(strict=True, raises=ValueError, reason="isdigit() accepts what int() does not"),
+        ),
+    ],
+)
+def test_adxl_base(environment: dict[str, t.Any], first: int) -> None:
+    assert tables.adxl_base(environment) == first
+
+
+# Hardware -----------------------------------------------------------------------------------------------------------
+
+
+def test_hardware() -> None:
+    assert tables.hardware_names() == ["a2", "a3"]
+    for name, chips, suffix in (("a2", 8, ""), ("a3", 16, "a3")):
+        entry = tables.hardware(name)
+        assert entry is not None
+        assert (entry.name, entry.chips_per_node, entry.image_suffix) == (name, chips, suffix)
+        assert entry.device_nodes == ("davinci_manager", "devmm_svm", "hisi_hdc")
+        assert entry.privileged is False
+
+
+def test_every_mount_has_a_type_to_check() -> None:
+    """docker makes a directory of a missing source, so preflight must know what to look for."""
+    for name in tables.hardware_names():
+        entry = tables.hardware(name)
+        assert entry is not None
+        sources = {mount.split(":")[0].rstrip("/") for mount in entry.mounts}
+        assert sources == set(entry.mount_types)
+        assert set(entry.mount_types.values()) == {"file", "directory"}
+
+
+@pytest.mark.parametrize("name", ["a5", "A3", "", "a4"])
+def test_hardware_that_is_not_there(name: str) -> None:
+    assert tables.hardware(name) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "suffix", "image"),
+    [
+        ("v0.23.0", "a3", "quay.io/ascend/vllm-ascend:v0.23.0-a3"),
+        ("v0.18.0", "", "quay.io/ascend/vllm-ascend:v0.18.0"),
+    ],
+)
+def test_default_image(version: str, suffix: str, image: str) -> None:
+    assert tables.default_image(version, suffix) == image
+
+
+@pytest.mark.parametrize(
+    ("image", "tag"),
+    [
+        ("quay.io/ascend/vllm-ascend:v0.23.0", ("v0.23.0", "")),
+        ("quay.io/ascend/vllm-ascend:v0.23.0-a3", ("v0.23.0", "a3")),
+        ("quay.io/ascend/vllm-ascend:v0.21.0rc1-a3-openeuler", ("v0.21.0rc1", "a3-openeuler")),
+        ("registry.example:5000/x/vllm-ascend:v0.23.0-a3", ("v0.23.0", "a3")),
+        ("vllm-ascend:v0.23.0-a3@sha256:00", ("v0.23.0", "a3")),
+        ("registry.example:5000/x/vllm-ascend", None),
+        ("registry.example:5000/v0.23.0/vllm-ascend", None),
+        ("vllm-ascend@sha256:00", None),
+        ("vllm-ascend:latest", None),
+        ("vllm-ascend:nightly-v0.23.0", None),
+        ("team/pd:2026-11", None),
+    ],
+)
+def test_image_tag(image: str, tag: tuple[str, str] | None) -> None:
+    assert image_tag(image) == tag
