@@ -66,6 +66,14 @@ def _base(cluster: Cluster, name: str) -> dict[str, t.Any]:
         "network": "host",
         "env": {},
         "command": ["python3", f"{folder}/launcher.py", "run", "--unit-dir", folder, "--log-dir", logs],
+        "healthcheck": {
+            "test": ["CMD", "python3", f"{folder}/launcher.py", "health", "--unit-dir", folder],
+            "interval": "30s",
+            "timeout": "20s",
+            "retries": 3,
+            # Large models load for 10 to 40 minutes.
+            "start_period": "1h",
+        },
         "labels": {"pd_serving.cluster": cluster.name},
     }
 

@@ -86,12 +86,16 @@ def _moved(values: Source, moved: t.Mapping[str, str]) -> dict[str, t.Any]:
     entries = out.get("pd_instances")
     if isinstance(entries, dict):
         out["pd_instances"] = {
-            name: {key: value for key, value in _moved(entry, moved).items() if key not in ("pd_node_ip", "pd_nic")}
-            if isinstance(entry, dict)
-            else entry
-            for name, entry in entries.items()
+            name: _moved_entry(entry, moved) if isinstance(entry, dict) else entry for name, entry in entries.items()
         }
     return out
+
+
+def _moved_entry(entry: Source, moved: t.Mapping[str, str]) -> dict[str, t.Any]:
+    """An entry of pd_instances without what is overridden; a group that met at such an address meets at its head."""
+    met_there = "pd_node_ip" in entry and entry.get("pd_dp_address") == entry["pd_node_ip"]
+    dropped = ("pd_node_ip", "pd_nic", *(("pd_dp_address",) if met_there else ()))
+    return {key: value for key, value in _moved(entry, moved).items() if key not in dropped}
 
 
 def _moved_variable(name: str, value: t.Any, moved: t.Mapping[str, str]) -> t.Any:

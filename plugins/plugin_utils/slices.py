@@ -15,7 +15,7 @@ import typing as t
 
 from . import planner
 from .command import PROXY_VARIABLES
-from .container import mounts, unit_name
+from .container import container, mounts, unit_name
 from .model import Placement, Process
 
 STOP_GRACE_SECONDS = 60
@@ -119,12 +119,13 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "cluster": cluster.name,
             "runtime": cluster.runtime,
             "engine_launcher": cluster.engine_launcher,
+            "image": cluster.image,
             "node_ip": row["node_ip"],
             "root": root.root,
             "environment": dict(root.environment),
             "ip_local_reserved_ports": row["ip_local_reserved_ports"],
             "units": [_engine_unit(plan, placement, root) for placement in own],
-            "proxy_units": [_proxy_unit(plan.proxy)] if plan.proxy is not None and is_proxy else [],
+            "proxy_units": [_proxy_unit(plan)] if is_proxy else [],
             "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
             "checks": _checks(plan, own, is_proxy, row["node_ip"]),
         }
@@ -142,8 +143,10 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
         "instance": instance.name,
         "role": instance.role,
         "ranks": placement.dp_size_local,
+        "container": container(plan.cluster, placement),
         "launch": _launch(
-            unit_name(plan.cluster, instance.name),
+            plan,
+            container(plan.cluster, placement),
             STOP_GRACE_SECONDS,
             [
                 {
@@ -159,18 +162,22 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
     }
 
 
-def _launch(name: str, stop_grace_seconds: int, processes: list[dict[str, t.Any]]) -> dict[str, t.Any]:
-    """A unit as the module launch takes it."""
+def _launch(
+    plan: planner.Plan, settings: dict[str, t.Any], stop_grace_seconds: int, processes: list[dict[str, t.Any]]
+) -> dict[str, t.Any]:
+    """A unit as the module launch takes it. A container's settings are part of it: a change of them is a change."""
+    assert plan.cluster is not None
     return {
-        "name": name,
+        "name": settings["name"],
         "spec": {
             "schema": 1,
-            "unit": name,
+            "unit": settings["name"],
             "stop_grace_seconds": stop_grace_seconds,
             "fail_grace_seconds": FAIL_GRACE_SECONDS,
             "log_max_bytes": LOG_MAX_BYTES,
             "log_keep": LOG_KEEP,
             "processes": processes,
+            **({"container": settings} if plan.cluster.runtime == "docker" else {}),
         },
     }
 
@@ -184,7 +191,9 @@ def _health_url(placement: Placement, process: Process) -> str | None:
     return None if process.api_port is None else f"http://{placement.member.node_ip}:{process.api_port}/health"
 
 
-def _proxy_unit(proxy: dict[str, t.Any]) -> dict[str, t.Any]:
+def _proxy_unit(plan: planner.Plan) -> dict[str, t.Any]:
+    proxy = plan.proxy
+    assert proxy is not None
     process = {
         "name": "proxy",
         "label": "proxy",
@@ -192,7 +201,11 @@ def _proxy_unit(proxy: dict[str, t.Any]) -> dict[str, t.Any]:
         "env": dict.fromkeys(PROXY_VARIABLES),
         "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
     }
-    return {"name": proxy["name"], "launch": _launch(proxy["name"], PROXY_STOP_GRACE_SECONDS, [process])}
+    return {
+        "name": proxy["name"],
+        "container": proxy["container"],
+        "launch": _launch(plan, proxy["container"], PROXY_STOP_GRACE_SECONDS, [process]),
+    }
 
 
 def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:

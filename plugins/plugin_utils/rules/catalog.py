@@ -88,4 +88,7 @@ RULES: dict[str, str] = {
     "cp-interleave": "The context-parallel interleave is not the block size",
     "recompute-on-prefill": "The recompute scheduler on prefill",
     "expert-parallel-back-to-back": "Experts spread over hosts without a switch",
+    "unknown-option": "An engine option that vLLM does not have",
+    "instance-name": "A name that containers and folders cannot have",
+    "chips-mapped-twice": "One chip in two containers",
 }

@@ -125,7 +125,10 @@ def _speculative_pair(context: Context, p_entry: _Speculative, d_entry: _Specula
     prefill, p_variable, p_config = p_entry
     decode, variable, d_config = d_entry
     p_tokens, d_tokens = p_config.get("num_speculative_tokens"), d_config.get("num_speculative_tokens")
-    names = f"prefill ({prefill.instance.name}) has {p_tokens or 'none'}, decode ({decode.instance.name}) {d_tokens or 'none'}"
+    names = (
+        f"prefill ({prefill.instance.name} on {prefill.host}) has {p_tokens or 'none'}, "
+        f"decode ({decode.instance.name} on {decode.host}) {d_tokens or 'none'}"
+    )
     methods = {str(config["method"]) for config in (p_config, d_config) if config.get("method") is not None}
     if len(methods) > 1:
         yield error(
@@ -224,11 +227,14 @@ def hybrid_manager(context: Context) -> t.Iterator[Finding]:
 
 def block_sizes(context: Context) -> t.Iterator[Finding]:
     sizes = {role: _block_sizes(context, role) for role in ROLES}
-    for p_block, (d_block, (placement, args)) in itertools.product(sizes["prefill"], sizes["decode"].items()):
-        problem = _block_problem(context, placement, p_block, d_block)
+    for (p_block, (prefill, _p_args)), (d_block, (decode, args)) in itertools.product(
+        sizes["prefill"].items(), sizes["decode"].items()
+    ):
+        problem = _block_problem(context, decode, p_block, d_block)
         if problem:
+            where = f"{problem} (prefill {prefill.instance.name} on {prefill.host}, decode {decode.instance.name} on {decode.host})"
             variable = _variable(args, "block-size")
-            yield error("block-size", placement.host, variable, d_block, problem, "use one block-size on both sides")
+            yield error("block-size", decode.host, variable, d_block, where, "use one block-size on both sides")
 
 
 def _block_sizes(context: Context, role: Role) -> dict[int, tuple[Placement, Arguments]]:

@@ -70,6 +70,7 @@ def _decode_on_one(**more: t.Any) -> dict[str, t.Any]:
     return {"pd_dp_size_local": ABSENT, "pd_dp_rank_start": ABSENT, **more}
 
 
+INTERLEAVE = {"cp-kv-cache-interleave-size": 128}
 ONE_DECODE_HOST = {"decode": {"hosts": [], "children": {"d-a": ["d1"]}}}
 DP_1 = {"pd_dp_size": 1, "pd_dp_size_local": 1}
 
@@ -233,7 +234,7 @@ VALUES: list[Provoking | Quiet] = [
     Provoking(
         "required-variable", "no hardware", base(all={"pd_hardware": ABSENT}), "all", "pd_hardware", None, ("a2, a3",)
     ),
-    Provoking("variable-value", "zero", base(p2={"pd_tp_size": 0}), "p2", "pd_tp_size", 0, ("pd_tp_size", "1 or more")),
+    Provoking("variable-value", "zero", base(p2={"pd_tp_size": 0}), "p2", "pd_tp_size", 0, ("pd_tp_size", "from 1 to 4096")),
     Provoking(
         "variable-value", "a truth value", base(p2={"pd_tp_size": True}), "p2", "pd_tp_size", True, ("whole number",)
     ),
@@ -462,7 +463,12 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
                 "pd_instances": {
                     "p-a": {"pd_dp_size": 1, "pd_tp_size": 8, "pd_chips": list(range(8)), "pd_kv_port": 36000},
                     "p-b": {"pd_dp_size": 1, "pd_dp_size_local": 1},
-                    "d-x": {"pd_dp_size": 8, "pd_tp_size": 1, "pd_chips": list(range(4, 12))},
+                    "d-x": {
+                        "pd_dp_size": 8,
+                        "pd_tp_size": 1,
+                        "pd_chips": list(range(4, 12)),
+                        "pd_engine_args": DECODE_ARGS,
+                    },
                 }
             },
         ),
@@ -484,6 +490,43 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         ("0,1,2,3,4,5,6,7", "p-a", "d-a"),
     ),
     Quiet("chips-claimed-twice", "0-3 and 4-7", one_host()),
+    Provoking(
+        "chips-mapped-twice",
+        "both containers see all chips",
+        one_host(decode={"pd_mapped_chips": list(range(8))}),
+        "h1",
+        "pd_mapped_chips",
+        list(range(8)),
+        ("0,1,2,3", "p-a", "d-a"),
+    ),
+    Quiet("chips-mapped-twice", "no container", one_host(host={"pd_runtime": "process"})),
+    Provoking(
+        "instance-name",
+        "a name with a blank",
+        base(groups={"prefill": {"hosts": [], "children": {"p a": ["p1"], "p-b": ["p2"]}}}),
+        "p a",
+        None,
+        "p a",
+        ("'p a'",),
+    ),
+    Quiet(
+        "instance-name", "dots and dashes", base(groups={"decode": {"hosts": [], "children": {"d-a.1": ["d1", "d2"]}}})
+    ),
+    Provoking(
+        "unknown-option",
+        "a misspelt option",
+        base(p2={"pd_engine_args_extra": {"max-model-length": 1}}),
+        "p2",
+        "pd_engine_args_extra.max-model-length",
+        1,
+        ("--max-model-length", "max-model-len?"),
+        severity="warning",
+    ),
+    Quiet(
+        "unknown-option",
+        "another release",
+        base(all={"pd_vllm_ascend_version": "v0.22.1rc1"}, p2={"pd_engine_args_extra": {"x": 1}}),
+    ),
     Provoking(
         "too-few-chips",
         "16 ranks of two chips on 16 chips",
@@ -633,6 +676,7 @@ SIZES: list[Provoking | Quiet] = [
         "pd_pcp_size",
         2,
         ("d-a", LAYERWISE),
+        alone=False,
     ),
     Provoking(
         "pp-with-pcp",
@@ -654,7 +698,7 @@ SIZES: list[Provoking | Quiet] = [
         ("p-a", "pd_dp_size 2"),
         alone=False,
     ),
-    Quiet("pcp-with-dp", "one rank", base(prefill={**DP_1, "pd_pcp_size": 2})),
+    Quiet("pcp-with-dp", "one rank", base(prefill={**DP_1, "pd_pcp_size": 2, "pd_engine_args_extra": INTERLEAVE})),
     Provoking(
         "dcp-differs",
         "2 and 1",
@@ -663,6 +707,7 @@ SIZES: list[Provoking | Quiet] = [
         "pd_dcp_size",
         1,
         ("2", "1", "p-a", "d-a"),
+        alone=False,
     ),
     Quiet(
         "dcp-differs",

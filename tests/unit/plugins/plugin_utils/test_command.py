@@ -26,10 +26,6 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     value_of,
 )
 
-NODE_IP_IS_NEVER_GIVEN = pytest.mark.xfail(strict=True, reason="pd_node_ip never counts as given, so nobody is warned")
-
-NAME_IS_REFUSED = pytest.mark.xfail(strict=True, reason="a model name that repeats the plan is refused, unlike sizes")
-
 
 def layered(common: Variables, instance: Variables, host: Variables) -> Source:
     """Options of prefill from all three layers; decode keeps BASE's."""
@@ -135,9 +131,6 @@ def test_names_are_kept_verbatim(name: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "word"), [(True, "true"), (False, "false")])
-@pytest.mark.xfail(
-    strict=True, reason="vLLM takes the word after a dotted name as its value, so a flag swallows an option"
-)
 def test_a_dotted_truth_value_has_a_value(value: bool, word: str) -> None:
     argv = argv_of(layered({}, {}, {"attention_config.use_x": value}))
     assert value_of(argv, "--attention_config.use_x") == word
@@ -150,7 +143,6 @@ def test_a_dotted_truth_value_has_a_value(value: bool, word: str) -> None:
         ("lora-modules", [{"name": "a", "path": "/a"}, "b=/b"], ['{"name":"a","path":"/a"}', "b=/b"]),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="a list is one word of JSON, also for options that take several words")
 def test_lists_of_options_that_take_several_words(name: str, value: t.Any, words: list[str]) -> None:
     """vLLM: argument --cudagraph-capture-sizes: Value [1,2,4] cannot be converted to int."""
     assert own_words(argv_of(layered({}, {}, {name: value}))) == [f"--{name}", *words]
@@ -181,7 +173,6 @@ def test_a_nul_inside_json_is_escaped() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), {"a": float("nan")}, [float("inf")]])
 @pytest.mark.parametrize("variable", ["pd_engine_args_extra", "pd_engine_env_extra", "pd_kv_transfer_config"])
-@pytest.mark.xfail(strict=True, reason="numbers that JSON does not have are passed on as Infinity and NaN")
 def test_numbers_that_are_none(variable: str, value: t.Any) -> None:
     assert "variable-value" in rules_of(base(p1={variable: {"X": value}}))
 
@@ -349,8 +340,8 @@ def test_planned_options_are_refused_in_every_spelling(name: str) -> None:
         ("data-parallel-address", "192.0.2.11"),
         ("data-parallel-rpc-port", 12321),
         ("pipeline-parallel-size", 1),
-        pytest.param("served-model-name", "ds_r1", marks=NAME_IS_REFUSED),
-        pytest.param("model", "/models/DeepSeek-r1_w8a8_mtp", marks=NAME_IS_REFUSED),
+        pytest.param("served-model-name", "ds_r1"),
+        pytest.param("model", "/models/DeepSeek-r1_w8a8_mtp"),
     ],
 )
 def test_repeating_the_plan_does_no_harm_and_is_not_doubled(name: str, value: t.Any) -> None:
@@ -368,7 +359,6 @@ def test_a_planned_option_never_reaches_the_command() -> None:
 
 
 @pytest.mark.parametrize("name", ["tensor-parallel", "data-parallel-rpc", "served-model", "headles"])
-@pytest.mark.xfail(strict=True, reason="argparse takes a unique beginning for the whole name; the plan does not")
 def test_planned_options_are_refused_when_they_are_cut_short(name: str) -> None:
     assert "planned-argument" in rules_of(base(p1={"pd_engine_args_extra": {name: 4}}))
 
@@ -398,8 +388,8 @@ def test_the_users_environment_wins() -> None:
 @pytest.mark.parametrize(
     ("variable", "name", "value"),
     [
-        pytest.param("pd_node_ip", "HCCL_IF_IP", "198.51.100.1", marks=NODE_IP_IS_NEVER_GIVEN),
-        pytest.param("pd_node_ip", "VLLM_HOST_IP", None, marks=NODE_IP_IS_NEVER_GIVEN),
+        pytest.param("pd_node_ip", "HCCL_IF_IP", "198.51.100.1"),
+        pytest.param("pd_node_ip", "VLLM_HOST_IP", None),
         ("pd_nic", "TP_SOCKET_IFNAME", "bond0"),
         ("pd_kv_release_timeout", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", 1800),
     ],
@@ -413,9 +403,6 @@ def test_two_explicit_values_are_a_warning_that_names_both(variable: str, name: 
 
 
 @pytest.mark.parametrize("seconds", ["5", 10, "0"])
-@pytest.mark.xfail(
-    strict=True, reason="the lower bound is held against pd_kv_release_timeout only, not its environment"
-)
 def test_a_release_timeout_by_environment_has_the_same_bound(seconds: t.Any) -> None:
     env = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": seconds}
     source = base(all={"pd_kv_release_timeout": ABSENT}, prefill={"pd_engine_env": env})

@@ -135,14 +135,12 @@ class TestReversedRanks:
     def test_ranks(self) -> None:
         assert shares(self.SOURCE) == [(16, 16), (0, 16)]
 
-    @pytest.mark.xfail(strict=True, reason="the first host is taken for the head, wherever rank 0 runs")
     def test_the_group_meets_where_rank_0_runs(self) -> None:
         plan = planned(self.SOURCE)
         head = placement(plan, "d-a", "d2")
         assert any(ports.owner == "dp_rpc" for ports in head.ports)
         assert head.instance.dp_address == "192.0.2.22"
 
-    @pytest.mark.xfail(strict=True, reason="the first host is taken for the head, wherever rank 0 runs")
     def test_the_right_address_is_accepted(self) -> None:
         source = base(decode={"pd_dp_address": "192.0.2.22"}, d1={"pd_dp_rank_start": 16}, d2={"pd_dp_rank_start": 0})
         assert not planned(source).findings
@@ -197,7 +195,6 @@ class TestInternal:
         argv = plan.proxy["argv"]
         assert argv[argv.index("--decoder-hosts") + 1 :] == ["192.0.2.21", "--decoder-ports", "7100"]
 
-    @pytest.mark.xfail(strict=True, reason="vLLM refuses --api-server-count on a headless host; it is passed there too")
     def test_api_server_count_stays_off_headless_hosts(self) -> None:
         args = {**DECODE_ARGS, "api-server-count": 1}
         plan = planned(base(decode={"pd_dp_mode": "internal", "pd_engine_args": args}))

@@ -277,7 +277,6 @@ def test_summary_without_a_verdict_offers_no_command() -> None:
     assert "curl" not in "\n".join(report.summary_lines(overview, {}, None, [], 0))
 
 
-@pytest.mark.xfail(strict=True, reason="the body of the command to try is put together as text, not as JSON")
 def test_the_command_to_try_has_a_body_that_is_json() -> None:
     import json
 

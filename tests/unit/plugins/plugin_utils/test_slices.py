@@ -91,6 +91,7 @@ def test_launch_specification() -> None:
         "log_max_bytes",
         "log_keep",
         "processes",
+        "container",
     }
     assert spec["schema"] == 1
     assert len(spec["processes"]) == 16
