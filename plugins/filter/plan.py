@@ -15,8 +15,9 @@ description:
 options:
   _input:
     description:
-      - "V(hostvars), or a mapping with the keys C(groups) and C(hosts): C(groups.prefill) and C(groups.decode) with C(hosts) (list)
-        and C(children) (mapping of child group to hosts), C(groups.proxy.hosts), and C(hosts) with the variables of each host."
+      - V(hostvars), or a mapping with the keys C(groups) and C(hosts).
+      - C(groups.prefill) and C(groups.decode) have C(hosts) (list) and C(children) (mapping of child group to hosts),
+        C(groups.proxy) has C(hosts); C(hosts) has the variables of each host.
     type: dict
     required: true
 """

@@ -234,7 +234,9 @@ VALUES: list[Provoking | Quiet] = [
     Provoking(
         "required-variable", "no hardware", base(all={"pd_hardware": ABSENT}), "all", "pd_hardware", None, ("a2, a3",)
     ),
-    Provoking("variable-value", "zero", base(p2={"pd_tp_size": 0}), "p2", "pd_tp_size", 0, ("pd_tp_size", "from 1 to 4096")),
+    Provoking(
+        "variable-value", "zero", base(p2={"pd_tp_size": 0}), "p2", "pd_tp_size", 0, ("pd_tp_size", "from 1 to 4096")
+    ),
     Provoking(
         "variable-value", "a truth value", base(p2={"pd_tp_size": True}), "p2", "pd_tp_size", True, ("whole number",)
     ),

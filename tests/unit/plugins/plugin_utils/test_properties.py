@@ -11,7 +11,7 @@ import json
 import typing as t
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, report, slices
@@ -175,7 +175,7 @@ def check_output(plan: planner.Plan) -> None:
         slices.overview(plan, slices.host_slices(plan, {}))
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(fleets())
 def test_random_clusters(fleet: Fleet) -> None:
     source = fleet.source()
@@ -204,7 +204,7 @@ def ports_by_instance(plan: planner.Plan) -> dict[tuple[str, str], tuple[t.Any, 
     }
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(fleets(), st.sampled_from(["prefill", "decode"]), st.booleans())
 def test_appending_an_instance_moves_nobodys_ports(fleet: Fleet, role: str, shared: bool) -> None:
     """On hosts of its own or on hosts that its role already has; the other role's hosts are another matter."""
@@ -293,30 +293,16 @@ def test_any_layout_is_exact_or_refused(dp: int, tp: int, local: list[int | None
 
 # Values without sense ---------------------------------------------------------------------------------------------------
 
-# Left out, as other tests name these faults: digits that int() does not read, sizes beyond reason.
 ODD_TEXT = st.one_of(
     st.sampled_from(
         [
-            "",
-            " ",
-            "\0",
-            "a\0b",
-            "\n",
-            "-1",
-            "0",
-            "1e9",
-            "٣",
-            "½",
-            "x" * 5000,
-            "${HOME}",
-            "$(id)",
-            "{{ x }}",
-            "<x>",
-            "\ud800",
+            *("", " ", "\0", "a\0b", "\n", "-x", "-1", "0", "1e9", "NaN", "true", "None", "null", "[1]", "{}"),
+            *("٣", "²", "½", "\ud800", "9" * 5000, "x" * 5000),
+            *("${HOME}", "$(id)", "{{ x }}", "<x>", "xxxx", "PIP:PORT", "/path_to/x", "../x"),
         ]
     ),
     st.text(max_size=12),
-).filter(lambda text: not any(sign.isdigit() and not sign.isdecimal() for sign in text))
+)
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -392,42 +378,12 @@ def changes(draw: st.DrawFn) -> dict[str, Variables]:
     return out
 
 
-def values_of(changed: dict[str, Variables]) -> t.Iterator[tuple[str, t.Any]]:
-    """Every variable that is given, also in pd_instances, with its value."""
-    for variables in changed.values():
-        for name, value in variables.items():
-            yield name, value
-            if name == "pd_instances" and isinstance(value, dict):
-                yield from values_of({key: entry for key, entry in value.items() if isinstance(entry, dict)})
-
-
-def known_fault(changed: dict[str, Variables]) -> bool:
-    """Tracebacks that other tests have, each marked there as an expected failure."""
-    given_ = list(values_of(changed))
-    pool = any(name == "pd_kv_pool" and isinstance(value, dict) for name, value in given_)
-    for name, value in given_:
-        if not isinstance(value, dict):
-            continue
-        extra = value.get("kv_connector_extra_config", {})
-        if name == "pd_kv_transfer_config" and pool and not isinstance(extra, dict):
-            # test_connectors.py: a pool beside an extra config that is no mapping
-            return True
-        if name.startswith("pd_engine_args"):
-            # test_public_reports.py: a speculative method that is no text
-            for option in ("speculative-config", "speculative_config"):
-                config = value.get(option)
-                if isinstance(config, dict) and isinstance(config.get("method"), (dict, list)):
-                    return True
-    return False
-
-
-@settings(max_examples=400)
+@settings(max_examples=300)
 @given(changes())
 @example({"all": {"pd_kv_port": True}})
 @example({"d2": {"pd_chips": [[0]], "pd_mapped_chips": {"0": 1}}})
 @example({"all": {"pd_instances": {"d-a": {"pd_instances": {}}}}})
 def test_no_value_ends_in_a_traceback(changed: dict[str, Variables]) -> None:
-    assume(not known_fault(changed))
     source = base(**changed)
     before = copy.deepcopy(source)
     plan = planned(source)
@@ -441,7 +397,6 @@ def test_no_value_ends_in_a_traceback(changed: dict[str, Variables]) -> None:
 @given(data=st.data())
 def test_no_value_of_one_variable_ends_in_a_traceback(name: str, data: st.DataObject) -> None:
     value = data.draw(value_for(name))
-    assume(not known_fault({"all": {name: value}}))
     for source in (base(all={name: value}), one_host(decode={name: value})):
         plan = planned(source)
         check_output(plan)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""The parts of the lab that can be judged without root: names, archives, the shim, what ssh is told, the relay."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LAB = ROOT / "molecule" / "lab"
+sys.path.insert(0, str(LAB))
+
+from pdlab import cli, hosts, image, network, place
+
+
+@pytest.fixture
+def clamp() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("oci_clamp", LAB / "host" / "oci_clamp.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("spec", "meaning"),
+    [("p1", ("p1", 16, False)), ("h1:8", ("h1", 8, False)), ("d1:16:bare", ("d1", 16, True)), ("x:0", ("x", 0, False))],
+)
+def test_host_specifications(spec: str, meaning: tuple[str, int, bool]) -> None:
+    assert hosts.parse(spec) == meaning
+
+
+@pytest.mark.parametrize("spec", ["", "p1:", "p1:many", "p1:8:naked", "p1:8:bare:x", "../p1", "p 1"])
+def test_what_is_no_host_is_refused(spec: str) -> None:
+    with pytest.raises(place.LabError, match="is no host"):
+        hosts.parse(spec)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda command: None if command in ("podman", "ip") else f"/bin/{command}")
+    with pytest.raises(place.LabError, match=r"apt-get install .*podman iproute2$"):
+        cli.check_machine()
+
+
+def test_the_lab_says_that_it_needs_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert cli.main(["status"]) == 1
+    assert "needs root" in capsys.readouterr().err
+
+
+def test_an_archive_is_what_docker_loads(tmp_path: Path) -> None:
+    layers = [b"first layer", b"second layer"]
+    for name in ("one.tar", "two.tar"):
+        image._write_archive(tmp_path / name, "registry/name:tag", layers)
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes(), "equal content, equal id"
+
+    with tarfile.open(tmp_path / "one.tar") as tar:
+        members = {member.name: tar.extractfile(member) for member in tar}
+        content = {name: file.read() for name, file in members.items() if file is not None}
+    (manifest,) = json.loads(content["manifest.json"])
+    assert manifest["RepoTags"] == ["registry/name:tag"]
+    assert [content[name] for name in manifest["Layers"]] == layers
+    config = content[manifest["Config"]]
+    assert manifest["Config"] == f"{hashlib.sha256(config).hexdigest()}.json"
+    assert json.loads(config)["rootfs"]["diff_ids"] == [
+        f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers
+    ]
+
+
+def test_equal_folders_are_equal_layers(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        place.write(tmp_path / name / "usr" / "file", "text", 0o755)
+    first, second = image._tar(tmp_path / "a"), image._tar(tmp_path / "b")
+    assert first == second
+    with tarfile.open(fileobj=io.BytesIO(first)) as tar:
+        assert [(member.name, member.uid, member.mode) for member in tar if member.isfile()] == [
+            ("./usr/file", 0, 0o755)
+        ]
+
+
+def test_keys_follow_content(tmp_path: Path) -> None:
+    place.write(tmp_path / "module.py", "x = 1\n")
+    before = place.key(tmp_path, "suite")
+    place.write(tmp_path / "__pycache__" / "module.pyc", "by-product")
+    assert place.key(tmp_path, "suite") == before
+    place.write(tmp_path / "module.py", "x = 2\n")
+    assert place.key(tmp_path, "suite") != before
+
+
+def test_the_shim_lowers_what_cannot_be_had(clamp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, 100))
+    process = {
+        "capabilities": {"bounding": ["CAP_KILL", "CAP_SYS_RESOURCE"]},
+        "rlimits": [
+            {"type": "RLIMIT_MEMLOCK", "hard": -1, "soft": -1},
+            {"type": "RLIMIT_NOFILE", "hard": 50, "soft": 20},
+        ],
+        "oomScoreAdj": -1000,
+    }
+    clamp.clamp(process)
+    assert process["capabilities"] == {"bounding": ["CAP_KILL"]}
+    assert [(limit["soft"], limit["hard"]) for limit in process["rlimits"]] == [(100, 100), (20, 50)]
+    assert process["oomScoreAdj"] == int(Path("/proc/self/oom_score_adj").read_text(encoding="ascii"))
+
+
+@pytest.mark.parametrize(
+    ("words", "bundle"),
+    [(["create", "--bundle", "/b", "id"], "/b"), (["run", "-b=/b"], "/b"), (["create", "id"], None)],
+)
+def test_the_shim_finds_the_bundle(clamp: ModuleType, words: list[str], bundle: str | None) -> None:
+    assert clamp.option(words, "--bundle", "-b") == bundle
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client")
+def test_every_connection_goes_through_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to an address that the lab does not know: a playbook may not leave by the machine's own interfaces."""
+    monkeypatch.setattr(network, "STATE", tmp_path)
+    monkeypatch.setattr(network, "SSH_CONFIG", tmp_path / "ssh_config")
+    place.write(tmp_path / "key.pub", "ssh-ed25519 AAAA p1\n")
+    network.write_ssh_files({"p1": ("198.18.0.11", tmp_path / "key.pub")})
+
+    assert (tmp_path / "known_hosts").read_text(encoding="ascii") == "p1,198.18.0.11 ssh-ed25519 AAAA\n"
+    for host, address in (("p1", "198.18.0.11"), ("192.0.2.1", "192.0.2.1")):
+        told = subprocess.run(
+            ["ssh", "-G", "-F", str(tmp_path / "ssh_config"), host], capture_output=True, text=True, check=True
+        ).stdout
+        options = dict(line.split(" ", 1) for line in told.splitlines())
+        assert options["hostname"] == address
+        assert options["proxycommand"].startswith(f"nsenter --net=/run/netns/{place.NAME} -- ")
+        assert options["stricthostkeychecking"] == "true"
+
+
+def test_the_relay_passes_bytes_both_ways_and_the_end() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def echo() -> None:
+        connection, _ = server.accept()
+        with connection:
+            while chunk := connection.recv(65536):
+                connection.sendall(chunk)
+
+    threading.Thread(target=echo, daemon=True).start()
+    command = [sys.executable, "-I", "-S", str(LAB / "relay.py"), "127.0.0.1", str(server.getsockname()[1])]
+    sent = bytes(range(256)) * 4096
+    done = subprocess.run(command, input=sent, capture_output=True, timeout=30, check=True)
+    assert done.stdout == sent
+
+
+def test_the_relay_says_whom_it_cannot_reach() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    command = [sys.executable, "-I", "-S", str(LAB / "relay.py"), "127.0.0.1", port]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"127.0.0.1 port {port}" in done.stderr
+
+
+def test_every_verb_is_documented() -> None:
+    page = (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
+    verbs = cli.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    assert verbs is not None
+    assert [verb for verb in verbs if f"`{verb}" not in page] == []
