@@ -18,6 +18,16 @@ options:
     type: list
     elements: dict
     required: true
+  instances:
+    description: Instances of the cluster, each with its C(unit) and C(hosts). Needed to see what lies outside C(--limit).
+    type: list
+    elements: dict
+    default: []
+  play_hosts:
+    description: Hosts of the play.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -39,10 +49,13 @@ import collections.abc as c
 import typing as t
 
 
-def restart_together(answers: t.Iterable[t.Any]) -> dict[str, t.Any]:
+def restart_together(
+    answers: t.Iterable[t.Any], instances: t.Sequence[t.Any] = (), play_hosts: t.Sequence[str] = ()
+) -> dict[str, t.Any]:
     """Collect over hosts; a unit's name is the same on all hosts of its instance."""
     reasons: dict[str, str] = {}
     problems: list[str] = []
+    running: set[str] = set()
     for answer in answers:
         found = answer.get("units") if isinstance(answer, c.Mapping) else None
         for name, state in (found or {}).items():
@@ -50,17 +63,31 @@ def restart_together(answers: t.Iterable[t.Any]) -> dict[str, t.Any]:
                 continue
             if state.get("problem"):
                 problems.append(f"{name}: {state['problem']}")
-            if not state["deployed"]:
-                reasons.setdefault(name, "not deployed")
-            elif not state["running"]:
-                reasons.setdefault(name, (state.get("end") or {}).get("reason") or "its launcher is gone")
-            elif not state["current"]:
-                reasons.setdefault(name, "its configuration has changed")
-            else:
-                sick = [process["label"] for process in state["processes"] if process["health"] == "unhealthy"]
-                if sick:
-                    reasons.setdefault(name, f"{sick[0]} is not healthy")
+            if state["running"]:
+                running.add(name)
+            reason = _why(state)
+            if reason:
+                reasons.setdefault(name, reason)
+    for instance in instances:
+        outside = [host for host in instance["hosts"] if host not in play_hosts]
+        if outside and instance["unit"] in running and instance["unit"] in reasons:
+            problems.append(
+                f"{instance['unit']} must start anew ({reasons[instance['unit']]}), but it also runs on {', '.join(outside[:4])}, "
+                "outside --limit; a group restarts on all of its hosts, so name them too"
+            )
     return {"units": list(reasons), "reasons": reasons, "problems": problems}
+
+
+def _why(state: t.Mapping[str, t.Any]) -> str | None:
+    """Why a unit has to start (anew); None when it serves or loads as it should."""
+    if not state["deployed"]:
+        return "not deployed"
+    if not state["running"]:
+        return str((state.get("end") or {}).get("reason") or "its launcher is gone")
+    if not state["current"]:
+        return "its configuration has changed"
+    sick = [process["label"] for process in state["processes"] if process["health"] == "unhealthy"]
+    return f"{sick[0]} is not healthy" if sick else None
 
 
 class FilterModule:

@@ -34,6 +34,8 @@ PLANNED_ARGUMENTS = {
     "headless": "pd_dp_mode",
     "kv-transfer-config": "pd_kv_transfer_config",
 }
+# The gate, the proxy and status reach every rank at http://host:port, with one process per planned rank.
+_UNSUPPORTED_ARGUMENTS = ("uds", "ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "grpc", "nnodes", "node-rank", "config")
 _SHORT_FORMS = {
     "tp": "tensor-parallel-size",
     "pp": "pipeline-parallel-size",
@@ -80,13 +82,14 @@ def arguments(cluster: Cluster, instance: Instance, member: Member) -> Arguments
         ("pd_engine_args", instance.engine_args),
         ("pd_engine_args_extra", member.engine_args_extra),
     ):
-        for name, value in layer.items():
+        for name, raw in layer.items():
+            value = flag(canonical(name, raw), raw)
             key = canonical(name, value)
             if value is None:
                 merged.pop(key, None)
                 merged.pop(key.removeprefix("no-"), None)
             else:
-                merged[key] = Argument(name, flag(key, value), variable)
+                merged[key] = Argument(name, value, variable)
     if cluster.model_family == "hybrid_mamba" and instance.role == "decode":
         # Decode of hybrid models hangs after a prefix-cache hit, and vLLM has the cache on by default.
         merged.setdefault("enable-prefix-caching", Argument("no-enable-prefix-caching", True, "pd_model_family"))
@@ -95,7 +98,8 @@ def arguments(cluster: Cluster, instance: Instance, member: Member) -> Arguments
 
 def flag(name: str, value: t.Any) -> t.Any:
     """true and false as text are truth values where vLLM has a flag; any other option gets its text as it is."""
-    if isinstance(value, str) and value.lower() in ("true", "false") and name in tables.vllm_options("flags"):
+    known = tables.vllm_options("flag")
+    if isinstance(value, str) and value.lower() in ("true", "false") and name.removeprefix("no-") in known:
         return value.lower() == "true"
     return value
 
@@ -139,7 +143,7 @@ def rendered(args: Arguments) -> list[str]:
         elif argument.value is False:
             words.append(f"--no-{argument.name}")
         elif isinstance(argument.value, (list, tuple)) and canonical(argument.name, None) in tables.vllm_options(
-            "several_words"
+            "words"
         ):
             words += [f"--{argument.name}", *map(text, argument.value)]
         else:
@@ -269,6 +273,20 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
 def _planned_arguments(cluster: Cluster, placement: Placement, args: Arguments) -> list[Finding]:
     findings = []
     for name, argument in args.items():
+        if name in _UNSUPPORTED_ARGUMENTS:
+            findings.append(
+                Finding(
+                    "planned-argument",
+                    "error",
+                    placement.host,
+                    f"{argument.variable}.{argument.name}",
+                    argument.value,
+                    f"--{name} takes instance {placement.instance.name} out of the plan: every rank is reached at "
+                    "http://host:port and runs on one host",
+                    "remove it; for TLS put a gateway in front of the proxy",
+                )
+            )
+            continue
         owner = PLANNED_ARGUMENTS.get(name) or _owner_of_beginning(name)
         if owner is None or _equals_plan(cluster, placement, name, argument.value):
             continue

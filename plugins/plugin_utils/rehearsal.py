@@ -22,7 +22,7 @@ from .slices import HostRoot
 SIMULATOR_DIRECTORY = "/opt/pd_rehearsal"
 UPSTREAM_VERSION = "0.23.0.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
-_FIRST_NET, _NETS, _PER_NET = 16, 224, 250
+_FIRST_NET, _NETS, _SUBNETS, _PER_NET = 16, 224, 250, 250
 # A user who gives one of these on the command line would win over the override.
 OVERRIDDEN = (
     "ansible_connection",
@@ -41,13 +41,25 @@ class RehearsalError(Exception):
 
 
 def addresses(hosts: t.Sequence[str], state: str) -> dict[str, str]:
-    """A loopback address per host; rehearsals with other state folders get other addresses."""
-    net = _FIRST_NET + int(hashlib.sha256(state.encode()).hexdigest(), 16) % _NETS
-    if len(hosts) > 250 * _PER_NET:
+    """A loopback address per host, by its name: a host that is added moves no other.
+
+    Rehearsals with other state folders get other addresses.
+    """
+    net = _FIRST_NET + _hash(state) % _NETS
+    places = _SUBNETS * _PER_NET
+    if len(hosts) > places // 2:
         raise RehearsalError(f"{len(hosts)} hosts are more than one machine can rehearse")
-    return {
-        host: f"127.{net}.{1 + position // _PER_NET}.{1 + position % _PER_NET}" for position, host in enumerate(hosts)
-    }
+    taken: dict[int, str] = {}
+    for host in hosts:
+        place = _hash(host) % places
+        while place in taken:
+            place = (place + 1) % places
+        taken[place] = host
+    return {host: f"127.{net}.{1 + place // _PER_NET}.{1 + place % _PER_NET}" for place, host in taken.items()}
+
+
+def _hash(text: str) -> int:
+    return int(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), 16)
 
 
 def rehearse(source: Source, state: str) -> dict[str, t.Any]:

@@ -87,6 +87,7 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         "instances": [
             {
                 "name": instance.name,
+                "unit": unit_name(plan.cluster, instance.name),
                 "role": instance.role,
                 "hosts": instance.hosts,
                 "ranks": instance.dp_size,

@@ -20,6 +20,7 @@ HYBRID_CONNECTOR = "MooncakeHybridConnector"
 TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST = 15000, 17000
 ADXL_BASE_DEFAULT = 20000
 HCCL_BASE_DEFAULT = 60000
+VLLM_OPTION_KINDS = ("flag", "integer", "number", "json", "words", "text")
 
 
 @functools.cache
@@ -30,13 +31,13 @@ def _load(name: str) -> dict[str, t.Any]:
 
 @functools.cache
 def vllm_options(kind: str) -> frozenset[str]:
-    """Options of `vllm serve` without leading dashes; kind is flags, several_words or one_word."""
+    """Options of `vllm serve` without leading dashes; kind is one of VLLM_OPTION_KINDS."""
     return frozenset(_load("vllm_options.yml")[kind])
 
 
 @functools.cache
 def vllm_option_names() -> frozenset[str]:
-    return vllm_options("flags") | vllm_options("several_words") | vllm_options("one_word")
+    return frozenset().union(*map(vllm_options, VLLM_OPTION_KINDS))
 
 
 def vllm_options_known(version: Versions) -> bool:

@@ -29,6 +29,10 @@ def door(rehearsal: Rehearsal) -> str:
     return f"http://{proxy['address']}:{proxy['port']}"
 
 
+def status_ok(cluster: Rehearsal) -> bool:
+    return cluster.run("status.yml").rc == 0
+
+
 def wait_for(what: t.Callable[[], bool], seconds: float) -> bool:
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
@@ -83,6 +87,10 @@ def test_two_prefill_one_decode_from_start_to_stop(rehearse: Make) -> None:
     assert limited.rc == 0 and limited.hosts() == {"d2"} and limited.changed() == {}
     assert limited.result_of("Wait for the ranks", "d2")["not_judged"] == ["ranks of decode on d1 (outside --limit)"]
     assert "completions through the proxy" in limited.stdout
+
+    refused = cluster.run("site.yml", limit="d2", pd_engine_env_common={"VLLM_X": "1"})
+    assert refused.rc != 0 and "outside --limit" in refused.messages() and refused.changed() == {}
+    assert status_ok(cluster), "a share that serves is not stopped for a change that its group cannot follow"
 
     assert cluster.run("stop.yml").rc == 0
     address = cluster.plan()["placements"][0]["node_ip"]

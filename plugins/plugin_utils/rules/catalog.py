@@ -91,4 +91,6 @@ RULES: dict[str, str] = {
     "unknown-option": "An engine option that vLLM does not have",
     "instance-name": "A name that containers and folders cannot have",
     "chips-mapped-twice": "One chip in two containers",
+    "option-value": "A value that an engine option does not take",
+    "engine-id-differs": "An instance with two engine ids",
 }

@@ -148,8 +148,8 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
             value = env.get(name)
             if value == str(cluster.kv_release_timeout) or value is None:
                 continue
-            if not re.fullmatch(r"[0-9]+", value) or int(value) < KV_RELEASE_TIMEOUT_MINIMUM:
-                yield _timeout_too_short(placement.host, f"{name} (environment)", value)
+            if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < KV_RELEASE_TIMEOUT_MINIMUM:
+                yield _timeout_too_short(placement.host, f"pd_engine_env.{name}", value)
 
 
 def _timeout_too_short(host: str, variable: str, value: int | str) -> Finding:
@@ -172,6 +172,16 @@ def engine_ids(context: Context) -> t.Iterator[Finding]:
             if engine_id is None:
                 continue
             first_instance, first_host = owner.setdefault(engine_id, (instance.name, member.host))
+            if engine_id != effective_engine_id(context.cluster, instance, instance.members[0]):
+                yield say(
+                    "engine-id-differs",
+                    member.host,
+                    "pd_kv_transfer_config.engine_id",
+                    engine_id,
+                    f"engine_id of instance {instance.name} differs between {instance.members[0].host} and {member.host} "
+                    f"({engine_id!r} there), but it names the instance",
+                    "leave engine_id out, or give the instance one",
+                )
             if first_instance != instance.name:
                 yield say(
                     "engine-id-twice",

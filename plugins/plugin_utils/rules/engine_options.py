@@ -16,7 +16,6 @@ from ..model import ROLES, Finding, Placement, Role
 from ..tables import HYBRID_CONNECTOR
 from .context import Context, error, warning
 
-_JSON_OPTIONS = ("speculative-config", "additional-config", "compilation-config", "model-loader-extra-config")
 _DSPARK_MINIMUM = 5
 
 
@@ -24,9 +23,10 @@ def json_text(context: Context) -> t.Iterator[Finding]:
     """A JSON option given as text must be JSON: Python's True and single quotes reach the engine as they are."""
     for role in ROLES:
         for placement, args in context.of_role(role):
-            for name in _JSON_OPTIONS:
+            for name in tables.vllm_options("json") & set(args):
                 value = option(args, name)
-                problem = _json_problem(value)
+                # Only an object can be told from a word: some of these options take a list or a name as well.
+                problem = _json_problem(value) if name not in PLANNED_ARGUMENTS else None
                 if problem:
                     yield error(
                         "json-option",
@@ -336,8 +336,8 @@ def unknown_options(context: Context) -> t.Iterator[Finding]:
     known = tables.vllm_option_names()
     for placement, variable, layer in _layers(context):
         for name, value in layer.items():
-            plain = canonical(name, value).partition(".")[0]
-            if plain in known or f"no-{plain}" in known or plain in PLANNED_ARGUMENTS or value is None:
+            plain = canonical(name, flag(canonical(name, value), value)).partition(".")[0]
+            if plain in known or plain.removeprefix("no-") in known or plain in PLANNED_ARGUMENTS or value is None:
                 continue
             near = difflib.get_close_matches(plain, known, n=1, cutoff=0.7)
             yield warning(
@@ -348,6 +348,56 @@ def unknown_options(context: Context) -> t.Iterator[Finding]:
                 f"vLLM {context.cluster.versions.vllm_ascend} has no option --{name}, as far as the option table knows",
                 f"did you mean {near[0]}?" if near else "check the name in `vllm serve --help` of the image",
             )
+
+
+def option_values(context: Context) -> t.Iterator[Finding]:
+    """Values that the parser of this vLLM would end at."""
+    if not tables.vllm_options_known(context.cluster.versions):
+        return
+    for placement, variable, layer in _layers(context):
+        for name, raw in layer.items():
+            value = flag(canonical(name, raw), raw)
+            wanted = _misfit(canonical(name, value), value)
+            if wanted and value is not None:
+                yield error(
+                    "option-value",
+                    placement.host,
+                    f"{variable}.{name}",
+                    raw,
+                    f"--{name} takes {wanted}, but is given {raw!r}",
+                    f"give {wanted}, or null to drop the option",
+                )
+
+
+def _misfit(name: str, value: t.Any) -> str | None:
+    """What the option takes, when the value is something else."""
+    if name in tables.vllm_options("flag"):
+        return None if isinstance(value, bool) else "no value: true or false"
+    for kind, fits, wanted in (
+        ("integer", _is_integer, "a whole number"),
+        ("number", _is_number, "a number"),
+        ("words", _is_words, "a word or a list of words"),
+        ("text", lambda item: isinstance(item, (str, int, float)) and not isinstance(item, bool), "a word"),
+    ):
+        if name in tables.vllm_options(kind) and not fits(value):
+            return wanted
+    return None
+
+
+def _is_integer(value: t.Any) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) is not None)
+
+
+def _is_number(value: t.Any) -> bool:
+    if isinstance(value, (int, float)):
+        return not isinstance(value, bool)
+    return isinstance(value, str) and re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?", value) is not None
+
+
+def _is_words(value: t.Any) -> bool:
+    words = value if isinstance(value, (list, tuple)) else [value]
+    return bool(words) and not any(isinstance(word, bool) or str(word).startswith("-") for word in words)
 
 
 def _size(value: t.Any) -> int | None:
@@ -366,6 +416,7 @@ RULES = (
     json_text,
     text_booleans,
     unknown_options,
+    option_values,
     speculative,
     prefix_cache_hybrid,
     hybrid_manager,

@@ -29,7 +29,9 @@ def port_range(context: Context) -> t.Iterator[Finding]:
 
 def port_conflict(context: Context) -> t.Iterator[Finding]:
     for host, placements in context.on_host.items():
-        taken: list[_Taken] = [(ports, p.instance.name, p) for p in placements for ports in p.ports]
+        taken: list[_Taken] = [
+            (ports, f"{ports.owner} of {p.instance.name}", p) for p in placements for ports in p.ports
+        ]
         if host == context.cluster.proxy_host:
             port = context.cluster.proxy_port
             taken.append((PortRange(port, port, "proxy", "pd_proxy_port"), "the proxy", None))
@@ -50,9 +52,9 @@ def _conflict(host: str, later: _Taken, earlier: _Taken) -> Finding:
         host,
         ports.variable,
         value,
-        f"two listeners on {host} overlap: {other.owner} of {other_owner} takes {other} ({other.variable}), "
-        f"{ports.owner} of {owner} takes {ports} ({ports.variable})",
-        f"move one of them: {other.variable} of {other_owner} or {ports.variable} of {owner}; left out, the plan keeps them apart",
+        f"two listeners on {host} overlap: {other_owner} takes {other} ({other.variable}), "
+        f"{owner} takes {ports} ({ports.variable})",
+        f"move one of them: {other.variable} or {ports.variable}; the plan keeps apart what is left out",
     )
 
 

@@ -515,6 +515,34 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         "instance-name", "dots and dashes", base(groups={"decode": {"hosts": [], "children": {"d-a.1": ["d1", "d2"]}}})
     ),
     Provoking(
+        "option-value",
+        "a flag with a word",
+        base(p2={"pd_engine_args_extra": {"enforce-eager": "maybe"}}),
+        "p2",
+        "pd_engine_args_extra.enforce-eager",
+        "maybe",
+        ("--enforce-eager", "'maybe'"),
+    ),
+    Quiet(
+        "option-value",
+        "numbers as text",
+        base(p2={"pd_engine_args_extra": {"seed": "7", "gpu-memory-utilization": "0.9"}}),
+    ),
+    Provoking(
+        "engine-id-differs",
+        "two hosts, two ids",
+        base(
+            all={"pd_vllm_ascend_version": "v0.12.0rc1"},
+            d1={"pd_kv_transfer_config": {"engine_id": "7"}},
+            d2={"pd_kv_transfer_config": {"engine_id": "8"}},
+        ),
+        "d2",
+        "pd_kv_transfer_config.engine_id",
+        "8",
+        ("d-a", "'8'", "d1"),
+    ),
+    Quiet("engine-id-differs", "one id", base(decode={"pd_kv_transfer_config": {"engine_id": "7"}})),
+    Provoking(
         "unknown-option",
         "a misspelt option",
         base(p2={"pd_engine_args_extra": {"max-model-length": 1}}),

@@ -176,7 +176,6 @@ def test_engine_id_null_is_not_given() -> None:
     assert kv_config(base(p1={"pd_kv_transfer_config": {"engine_id": None}})).get("engine_id") is None
 
 
-@pytest.mark.xfail(strict=True, reason="nothing compares the ids of one instance's hosts")
 def test_engine_id_is_one_for_an_instance() -> None:
     source = base(
         all={"pd_vllm_ascend_version": "v0.12.0"},

@@ -1000,7 +1000,7 @@ class TestJsonArguments:
     def test_a_truth_value_as_text_is_not_passed_over(self) -> None:
         for value in ("true", "True", "false", "None"):
             source = base(p1={"pd_engine_args_extra": {"enforce-eager": value}})
-            assert rules_of(source) == ["text-option"]
+            assert "text-option" in rules_of(source)
 
     @pytest.mark.parametrize("value", ["true", "True", "false"])
     def test_a_truth_value_as_text_is_refused_or_converted(self, value: str) -> None:
