@@ -14,6 +14,10 @@ import stat
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket import Container
+
+CLUSTER_LABEL = "pd_serving.cluster"
+"""Label of every container that this product made, with the cluster's name. What lacks it is somebody else's."""
 
 Finding = t.Dict[str, t.Any]
 
@@ -201,6 +205,20 @@ def _start(stats: t.Mapping[int, launcher.Stat], pid: int) -> int:
     return stats[pid].start if pid in stats else -1
 
 
+def is_own(container: Container, cluster: str) -> bool:
+    """Whether a container was made for this cluster."""
+    return container.labels.get(CLUSTER_LABEL) == cluster
+
+
+def container_of(pid: int, containers: t.Iterable[Container]) -> Container | None:
+    """The container that a process is in, if it is one of these. Its control groups carry the container's id.
+
+    This holds for processes that somebody started in the container by hand, too, which descend from none of its own.
+    """
+    ids = procfs.container_ids(pid)
+    return next((one for one in containers if one.id in ids), None)
+
+
 def own_processes(site: units.Site) -> set[tuple[int, int]]:
     """(pid, start time) of every launcher of this cluster that lives on this host, and of what it supervises."""
     found: set[tuple[int, int]] = set()
@@ -222,7 +240,9 @@ def left_behind(site: units.Site) -> dict[int, str]:
     return found
 
 
-def check_ports(site: units.Site, ranges: t.Iterable[PortRange]) -> list[Finding]:
+def check_ports(
+    site: units.Site, ranges: t.Iterable[PortRange], containers: t.Sequence[Container] = ()
+) -> list[Finding]:
     """Ports that something else than this cluster listens on."""
     clashes = taken_ports(ranges, procfs.listeners())
     if not clashes:
@@ -234,10 +254,13 @@ def check_ports(site: units.Site, ranges: t.Iterable[PortRange]) -> list[Finding
     found = []
     for wanted, listener in clashes:
         pid = owners.get(listener.inode)
+        container = None if pid is None else container_of(pid, containers)
         if pid in leftovers:
             found.append(_leftover_finding(wanted, listener, pid, leftovers[pid]))
+        elif container is not None and is_own(container, site.cluster):
+            continue
         elif pid is None or not is_ours(pid, stats, ours, procfs.innermost_pid):
-            found.append(_port_finding(wanted, listener, pid))
+            found.append(_port_finding(wanted, listener, pid, container))
     return found
 
 
@@ -247,9 +270,15 @@ def _taken(wanted: PortRange, listener: procfs.Listener) -> str:
     return f"port {ports}{owner}: {listener} is taken by"
 
 
-def _port_finding(wanted: PortRange, listener: procfs.Listener, pid: int | None) -> Finding:
+def _port_finding(
+    wanted: PortRange, listener: procfs.Listener, pid: int | None, container: Container | None
+) -> Finding:
     who = f"pid {pid} ({procfs.command_line(pid)})" if pid is not None else "a process that this user cannot see"
-    fix = "end that process" + (f", or set {wanted.variable} to other ports" if wanted.variable else "")
+    fix = "end that process"
+    if container is not None:
+        who += f" in container {container.name}"
+        fix = f"stop that container (docker stop {container.name})"
+    fix += f", or set {wanted.variable} to other ports" if wanted.variable else ""
     return finding("port", wanted.variable, listener.port, f"{_taken(wanted, listener)} {who}", fix)
 
 

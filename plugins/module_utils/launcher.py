@@ -123,6 +123,7 @@ _SPEC_KEYS = (
     "log_max_bytes",
     "log_keep",
     "processes",
+    "container",
 )
 _PROCESS_KEYS = ("name", "label", "argv", "env", "health_url")
 
@@ -155,6 +156,10 @@ def build_spec(raw: t.Any) -> Spec:
         raise SpecError(f"schema {_show(schema)} is not known to this launcher, which reads schema {SCHEMA}")
     _refuse_unknown_keys(raw, _SPEC_KEYS, "the spec")
     unit = _identifier(raw.get("unit"), "unit")
+    # The settings of the unit's container. Nothing here uses them: they only count for the checksum, so that a unit
+    # whose container has to change is not current.
+    if not isinstance(raw.get("container", {}), dict):
+        raise SpecError(f"container must be an object, not {_kind(raw['container'])}")
     entries = raw.get("processes")
     if not isinstance(entries, list) or not entries:
         raise SpecError("processes must be a list with at least one process")
@@ -618,6 +623,14 @@ def boot_id() -> str:
         return ""
 
 
+def pid_namespace() -> str:
+    """Names the numbering of processes that this process sees: those of a container are not the host's."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def descendants(stats: t.Mapping[int, Stat], root: int) -> set[int]:
     """Every process below *root*, at any depth."""
     children: dict[int, list[int]] = collections.defaultdict(list)
@@ -1036,6 +1049,7 @@ class Supervisor:
             "pid": os.getpid(),
             "start_ticks": own.start if own else 0,
             "boot_id": self._boot_id,
+            "pid_namespace": pid_namespace(),
             "spec_sha256": self._spec.sha256,
             "started_at": self._started_at,
             "phase": "running" if self._end is None else "stopping" if self._finished is None else "ended",

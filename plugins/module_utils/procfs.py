@@ -15,6 +15,7 @@ import typing as t
 _LISTEN = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]\Z")
 _PIPE = re.compile(r"pipe:\[(\d+)\]\Z")
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +102,21 @@ def socket_owners(inodes: t.Collection[int]) -> dict[int, int]:
             for inode in sockets_of(int(entry)) & wanted:
                 owners.setdefault(inode, int(entry))
     return owners
+
+
+def parse_container_ids(groups: str) -> set[str]:
+    """The ids of containers, the engine's long ones, in the names of control groups (of either version).
+
+    They are several where a host is itself a container.
+    """
+    return set(_CONTAINER_ID.findall(groups))
+
+
+def container_ids(pid: int) -> set[str]:
+    """The ids of the containers that a process is in."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as stream:
+        return parse_container_ids(stream.read())
+    return set()
 
 
 def command_line(pid: int, limit: int = 120) -> str:

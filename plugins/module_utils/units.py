@@ -39,6 +39,8 @@ SETTLE_SECONDS = 0.5
 LEFTOVER_GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL for what a launcher that was killed has left behind."""
 
+IN_CONTAINER = "it runs in a container, which has to be stopped first"
+
 MASK = "********"
 
 SHORTEST_SECRET = 6
@@ -163,6 +165,16 @@ def _read_json(path: str) -> t.Any:
         return {}  # there is something, and it equals no spec
 
 
+def runs_elsewhere(observed: Observed) -> bool:
+    """Whether a launcher lives in a container: its pids mean nothing here, and it ends with its container."""
+    state = observed.state
+    return observed.held and state is not None and _is_foreign(state, launcher.pid_namespace())
+
+
+def _is_foreign(state: State, namespace: str) -> bool:
+    return bool(state.get("pid_namespace", namespace) != namespace)
+
+
 def launcher_process(state: State | None) -> launcher.Stat | None:
     """The launcher that wrote this state, if it still lives: pid and start time must both be its own."""
     if state is None or state["boot_id"] != launcher.boot_id():
@@ -183,6 +195,7 @@ def members(
     state: State | None,
     stats: t.Mapping[int, launcher.Stat],
     boot: str,
+    namespace: str,
     pipes_of: t.Callable[[int], t.Collection[int]],
 ) -> Members:
     """Sort the processes that carry a session or group number of the unit.
@@ -190,8 +203,11 @@ def members(
     A number is proven to be the unit's as long as the process that was given it is there with its start time, even as
     a zombie. When it is gone, the number may have been given out again: then a process is the unit's own only when it
     holds the pipe to the rank's log.
+
+    The numbers of a launcher in a container are the container's. There is nothing to look for then: the kernel ends all
+    of a container with its first process.
     """
-    if state is None or state["boot_id"] != boot:
+    if state is None or state["boot_id"] != boot or _is_foreign(state, namespace):
         return Members()
     by_number: dict[int, list[launcher.Stat]] = {}
     for stat in stats.values():
@@ -211,7 +227,7 @@ def members(
 
 def living_members(state: State | None) -> Members:
     """The same, of this host, now."""
-    return members(state, launcher.all_stats(), launcher.boot_id(), procfs.pipes_of)
+    return members(state, launcher.all_stats(), launcher.boot_id(), launcher.pid_namespace(), procfs.pipes_of)
 
 
 def last_lines(path: str, count: int, window: int = 65536) -> list[str]:
@@ -308,7 +324,7 @@ class Decision:
 
 
 def decide(observed: Observed, sha256: str, restart: bool) -> Decision:
-    """A unit that runs with the wanted spec is left alone, whatever else has changed."""
+    """What to do so that a unit runs: one with the wanted spec is left alone, whatever else has changed."""
     if not observed.running:
         return Decision("started", _why_down(observed))
     if observed.sha256 != sha256:
@@ -316,6 +332,21 @@ def decide(observed: Observed, sha256: str, restart: bool) -> Decision:
     if restart:
         return Decision("restarted", "asked for")
     return Decision("unchanged", "runs with this launch spec")
+
+
+def decide_writing(observed: Observed, sha256: str, restart: bool, outdated: t.Sequence[str]) -> Decision:
+    """What to do so that a unit can be started by its container.
+
+    What a unit runs with is not replaced under it: a container that comes up again by itself would find a spec that
+    nobody has judged together with the other hosts'.
+    """
+    if observed.running and not restart:
+        if observed.sha256 == sha256:
+            return Decision("unchanged", "runs with this launch spec")
+        return Decision("kept", "runs with another launch spec, which stays until the unit is stopped")
+    if outdated:
+        return Decision("written", "asked for" if observed.running else _why_down(observed))
+    return Decision("unchanged", "is written as wanted")
 
 
 def _why_down(observed: Observed) -> str:
@@ -328,6 +359,22 @@ def _why_down(observed: Observed) -> str:
     if observed.held:
         return f"was ending: {observed.state['reason']}"
     return "its launcher was killed"
+
+
+def outdated_unit(site: Site, wanted: Wanted, launcher_source: str) -> list[str]:
+    """What write_unit would change: files of the unit's folder, and the log folder when it is missing."""
+    found = outdated_files(site.unit_dir(wanted.name), [*_own_files(wanted, launcher_source), *wanted.files])
+    logs = site.unit_logs(wanted.name)
+    return found if os.path.isdir(logs) else [*found, logs]
+
+
+def _own_files(wanted: Wanted, launcher_source: str) -> list[File]:
+    """What a launcher needs, the spec last: only with it a unit counts as deployed."""
+    text = json.dumps(wanted.spec, indent=1, ensure_ascii=True) + "\n"
+    return [
+        File(LAUNCHER_FILE, launcher_source.encode("utf-8"), 0o700),
+        File(launcher.SPEC_FILE, text.encode("ascii"), 0o600),
+    ]
 
 
 def outdated_files(directory: str, files: t.Iterable[File]) -> list[str]:
@@ -350,7 +397,7 @@ def _is_as_wanted(path: str, file: File) -> bool:
 
 def secrets(spec: t.Any) -> set[str]:
     """Values in a spec that must not be printed: of secret-looking variables, and of --api-key."""
-    found: set[str] = set()
+    found: set[str] = set(_secret_variables(_container(spec)).values())
     for process in _processes(spec):
         found.update(_secret_variables(process).values())
         words = _argv(process)
@@ -368,9 +415,10 @@ def hide_secrets(hidden: set[str], specs: t.Iterable[t.Any]) -> None:
 def masked(spec: t.Any) -> t.Any:
     """A copy of a spec that may be printed."""
     shown = copy.deepcopy(spec)
+    for part in (_container(shown), *_processes(shown)):
+        for name in _secret_variables(part):
+            part["env"][name] = MASK
     for process in _processes(shown):
-        for name in _secret_variables(process):
-            process["env"][name] = MASK
         words = _argv(process)
         hidden = _secret_words(words)
         for i, word in enumerate(words):
@@ -392,8 +440,14 @@ def _processes(spec: t.Any) -> list[dict[str, t.Any]]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _secret_variables(process: t.Mapping[str, t.Any]) -> dict[str, str]:
-    env = process.get("env")
+def _container(spec: t.Any) -> dict[str, t.Any]:
+    """The settings of the unit's container, as far as they look like some."""
+    settings = spec.get("container") if isinstance(spec, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _secret_variables(part: t.Mapping[str, t.Any]) -> dict[str, str]:
+    env = part.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
     return {name: value for name, value in pairs if isinstance(value, str) and _SECRET_NAME.search(name)}
 
@@ -456,6 +510,8 @@ class _Stop:
     def trouble(self) -> str | None:
         """What is still there, for a message; None when nothing is."""
         if self.held:
+            if runs_elsewhere(self.observed):
+                return IN_CONTAINER
             pid = self.state["pid"] if self.state else "unknown"
             return (
                 f"its launcher (pid {pid} by {launcher.STATE_FILE}) is still there and is no process that can be seen"
@@ -512,7 +568,7 @@ def _wait(done: t.Callable[[], bool], seconds: float, step: float = 0.05) -> boo
 def stop(observed: t.Sequence[Observed], timeout: float | None) -> dict[str, str]:
     """Stop units, all at once; returns what went wrong, by unit. Nothing outside their own sessions is touched."""
     stops = [_Stop(one, timeout) for one in observed]
-    running = [one for one in stops if one.held]
+    running = [one for one in stops if one.held and not runs_elsewhere(one.observed)]
     for one in running:
         one.signal(signal.SIGTERM)
     begun = time.monotonic()
@@ -532,8 +588,8 @@ def end_leftovers(states: t.Sequence[State | None]) -> int:
 
     def left() -> list[launcher.Stat]:
         stats = launcher.all_stats()
-        boot = launcher.boot_id()
-        return [stat for state in states for stat in members(state, stats, boot, procfs.pipes_of).own]
+        boot, namespace = launcher.boot_id(), launcher.pid_namespace()
+        return [stat for state in states for stat in members(state, stats, boot, namespace, procfs.pipes_of).own]
 
     found = left()
     for number, patience in ((signal.SIGTERM, LEFTOVER_GRACE), (signal.SIGKILL, launcher.KILL_PATIENCE)):
@@ -572,10 +628,7 @@ def write_unit(site: Site, wanted: Wanted, launcher_source: str) -> None:
     directory = site.unit_dir(wanted.name)
     make_private_folder(directory, under(site.root, site.base_dir))
     make_private_folder(site.unit_logs(wanted.name), under(site.root, site.log_dir))
-    text = json.dumps(wanted.spec, indent=1, ensure_ascii=True) + "\n"
-    launcher.write_atomically(os.path.join(directory, LAUNCHER_FILE), launcher_source.encode("utf-8"), 0o700)
-    launcher.write_atomically(os.path.join(directory, launcher.SPEC_FILE), text.encode("ascii"))
-    write_files(directory, wanted.files)
+    write_files(directory, [*_own_files(wanted, launcher_source), *wanted.files])
 
 
 class Start:

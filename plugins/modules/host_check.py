@@ -12,6 +12,8 @@ version_added: 0.1.0
 author: the ascend.pd_serving contributors (@ascend-pd-serving)
 description:
   - Looks for device nodes, files, folders, commands and free ports, and returns everything that is missing at once.
+  - With O(engine=docker) also for what containers need, the daemon, the image, chips and names that no other
+    container has. It asks the daemon itself, and needs neither the docker command nor any library for that.
   - Never fails because of what it finds, and changes nothing.
 options:
   cluster:
@@ -107,6 +109,29 @@ options:
     description: Laid over the environment before C(PATH) is searched.
     type: dict
     default: {}
+  engine:
+    description: Container engine that the units need.
+    type: str
+    choices: [none, docker]
+    default: none
+  containers:
+    description:
+      - Names of the containers that this cluster has on this host. Used with O(engine=docker).
+      - A container is this cluster's own when its label C(pd_serving.cluster) says so.
+    type: list
+    elements: str
+    default: []
+  image:
+    description: Image that the containers are made of, by tag or digest. Used with O(engine=docker).
+    type: str
+    default: ''
+  image_source:
+    description:
+      - Archive on the host that the image is loaded from when it is missing, as C(docker save) writes it. It is then
+        looked at, and whether the image fits onto the disk.
+      - Empty when the image would be pulled; whether that works is not checked.
+    type: str
+    default: ''
 attributes:
   check_mode:
     support: full
@@ -131,7 +156,11 @@ EXAMPLES = r"""
     paths:
       - {path: /models/demo, type: directory, variable: pd_model_path, why: the weights}
     executables:
-      - {name: docker, variable: pd_runtime, why: the engine containers}
+      - {name: npu-smi, variable: pd_hardware, why: the driver}
+    engine: docker
+    containers: [pd-demo-decode]
+    image: quay.io/ascend/vllm-ascend:v0.23.0-a3
+    image_source: /srv/images/vllm-ascend.tar
   register: looked
 """
 
@@ -143,16 +172,19 @@ findings:
   elements: dict
   contains:
     check:
-      description: One of V(chip), V(device), V(path), V(executable), V(port).
+      description:
+        - One of V(chip), V(device), V(path), V(executable), V(port).
+        - With O(engine=docker) also V(requests) (the Python library), V(docker) (the daemon), V(container) (one of
+          somebody else), V(image), V(space).
       type: str
     severity:
-      description: V(error), or V(warning) for what the next start puts right by itself.
+      description: V(error), or V(warning) for what may be right, or the next start puts right by itself.
       type: str
     variable:
       description: Variable that the value comes from; may be empty.
       type: str
     value:
-      description: The chip, name, path or port.
+      description: The chip, name, path or port; a list of chips where another container holds them; or null.
       type: raw
     message:
       description: What is wrong, and who is in the way.
@@ -167,11 +199,35 @@ findings:
       value: 7100
       message: 'port 7100-7115 of the API of decode: 0.0.0.0:7100 is taken by pid 4711 (nginx)'
       fix: end that process, or set pd_api_port to other ports
+docker:
+  description: The docker daemon; null when it was not looked for or cannot be asked.
+  returned: always
+  type: dict
+  contains:
+    version:
+      description: Its version.
+      type: str
+    api_version:
+      description: Version of its interface.
+      type: str
+  sample: {version: 28.2.2, api_version: '1.50'}
 """
+
+import dataclasses
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, units
+
+
+def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_check.Look:
+    """What the container engine says, when one is needed."""
+    if params["engine"] == "none":
+        return docker_check.Look([])
+    return docker_check.look(
+        site, params["containers"], params["chips"], params["image"] or "", params["image_source"] or ""
+    )
 
 
 def main() -> None:
@@ -213,6 +269,10 @@ def main() -> None:
                 "options": {"name": {"type": "str", "required": True}, "variable": text, "why": text},
             },
             "environment": {"type": "dict", "default": {}},
+            "engine": {"type": "str", "choices": ["none", "docker"], "default": "none"},
+            "containers": {"type": "list", "elements": "str", "default": []},
+            "image": text,
+            "image_source": text,
         },
         supports_check_mode=True,
     )
@@ -220,15 +280,20 @@ def main() -> None:
     environ = units.launch_environment(params["environment"])
     try:
         site = units.Site(params["cluster"], params["root"], params["base_dir"])
+        seen = look_at_engine(site, params)
         findings = [
             *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),
             *host_check.check_paths(params["root"], params["paths"]),
             *host_check.check_executables(params["root"], params["executables"], environ),
-            *host_check.check_ports(site, [host_check.build_range(entry) for entry in params["ports"]]),
+            *seen.findings,
+            *host_check.check_ports(
+                site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers
+            ),
         ]
     except (units.UnitError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, findings=findings)
+    docker = None if seen.version is None else dataclasses.asdict(seen.version)
+    module.exit_json(changed=False, findings=findings, docker=docker)
 
 
 if __name__ == "__main__":

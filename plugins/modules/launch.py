@@ -16,16 +16,20 @@ description:
   - A unit that runs with the wanted launch spec is not touched.
   - Every spec is checked before anything is stopped, so a unit stays up when its new spec is refused.
   - All units that have to stop do so before the first one is started.
-  - Works without a container engine (C(pd_runtime=process)). A unit in a container is started and stopped with its
-    container.
+  - Starts and stops without a container engine (C(pd_runtime=process)). A unit in a container is written by this
+    module, and started and stopped with its container.
 options:
   state:
     description:
       - V(started) makes every unit of O(units) run with its spec; other units on the host are left alone.
+      - V(written) writes what every unit of O(units) is started from, and starts nothing. A unit that runs is not
+        touched at all, whatever it runs with, unless it is named in O(restart). The commands of a spec are not looked
+        for, because they are in the container.
       - V(stopped) ends the units of O(units), or all units of the cluster on this host when O(units) is empty, and
-        fails unless nothing of them is left. Files and logs stay.
+        fails unless nothing of them is left. Files and logs stay. A unit that runs in a container is refused before
+        anything is stopped.
     type: str
-    choices: [started, stopped]
+    choices: [started, stopped, written]
     default: started
   cluster:
     description: Name of the cluster, as in the names of its folders.
@@ -43,7 +47,8 @@ options:
         required: true
       spec:
         description:
-          - The launch spec, written as C(launch.json) into the unit's folder. Required by O(state=started).
+          - The launch spec, written as C(launch.json) into the unit's folder. Required unless O(state=stopped).
+          - The settings of its container can be in it as C(container); a change of them is then a change of the spec.
         type: dict
       files:
         description:
@@ -65,7 +70,10 @@ options:
             type: str
             default: '0600'
   restart:
-    description: Names of units in O(units) to start anew even when they run with their spec.
+    description:
+      - Names of units in O(units) to start anew even when they run with their spec.
+      - With O(state=written), names of units to write even when they run, because they will be stopped and started.
+        Check mode needs it most, where nothing has stopped them.
     type: list
     elements: str
     default: []
@@ -122,6 +130,14 @@ EXAMPLES = r"""
               env: {ASCEND_RT_VISIBLE_DEVICES: '0,1'}
               health_url: http://192.0.2.21:7100/health
 
+- name: Write what a container is started from
+  ascend.pd_serving.launch:
+    state: written
+    cluster: demo
+    units:
+      - name: pd-demo-decode
+        spec: "{{ spec }}"
+
 - name: Stop whatever this cluster runs here
   ascend.pd_serving.launch:
     cluster: demo
@@ -135,16 +151,20 @@ units:
   type: dict
   contains:
     action:
-      description: One of V(started), V(restarted), V(stopped), V(unchanged), V(absent).
+      description:
+        - One of V(started), V(restarted), V(stopped), V(written), V(unchanged), V(kept), V(absent).
+        - V(kept) is a unit that runs with another spec than the one that should have been written.
       type: str
     reason:
       description: Why.
       type: str
     pid:
-      description: Process id of the launcher that runs now; null when none does.
+      description: Process id of the launcher that runs now, as it sees itself; null when none does.
       type: int
     files:
-      description: Extra files that were written.
+      description:
+        - Extra files that were written.
+        - With O(state=written) all files that were written, and the log folder when it was made.
       type: list
       elements: str
   sample:
@@ -168,6 +188,9 @@ def launcher_source() -> str:
     return source
 
 
+CHANGES = ("started", "restarted", "stopped", "written")
+
+
 class Launch:
     """One run of the module."""
 
@@ -186,8 +209,11 @@ class Launch:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise units.UnitError(f"units names {twice[0]} more than once")
-        if self.module.params["state"] == "stopped":
+        state = self.module.params["state"]
+        if state == "stopped":
             self.stop(names or self.site.found())
+        elif state == "written":
+            self.write()
         else:
             self.start()
         return self.result()
@@ -200,17 +226,16 @@ class Launch:
 
     def stop(self, names: t.Sequence[str]) -> None:
         """End units; files and logs stay."""
-        present = []
-        for name in names:
-            observed = units.observe(self.site, name)
+        present = [units.observe(self.site, name) for name in names]
+        self.refuse_containers(present, "is not stopped")
+        for observed in present:
             alive = observed.held or bool(units.living_members(observed.state).own)
             if alive:
-                self.note(name, "stopped", "was running" if observed.running else "had left processes behind")
+                self.note(observed.name, "stopped", "was running" if observed.running else "had left processes behind")
             elif observed.deployed:
-                self.note(name, "unchanged", "was not running")
+                self.note(observed.name, "unchanged", "was not running")
             else:
-                self.note(name, "absent", "is not deployed here")
-            present.append(observed)
+                self.note(observed.name, "absent", "is not deployed here")
         if not self.module.check_mode:
             self.fail_on(units.stop(present, self.module.params["stop_timeout"]), "is not stopped")
 
@@ -218,12 +243,9 @@ class Launch:
 
     def start(self) -> None:
         """Judge everything, stop what has to stop, write, start, and see that it stays up."""
-        wanted = [self.read_wanted(unit) for unit in self.module.params["units"]]
-        unknown = sorted(set(self.module.params["restart"]) - {one.name for one in wanted})
-        if unknown:
-            raise units.UnitError(f"restart names {unknown[0]}, which is not among units")
-        self.refuse_impossible(wanted)
+        wanted = self.read_all_wanted()
         observed = {one.name: units.observe(self.site, one.name) for one in wanted}
+        self.refuse_containers(observed.values(), "is not started")
         decisions = {one.name: self.decide(one, observed[one.name]) for one in wanted}
         if self.module.check_mode:
             return
@@ -244,10 +266,42 @@ class Launch:
             self.results[name]["pid"] = None
         self.fail_on(troubles, "did not come up")
 
+    # -- written -------------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Judge everything, then write what is started by others."""
+        source = launcher_source()
+        for one in self.read_all_wanted():
+            if self.decide_writing(one, source) and not self.module.check_mode:
+                units.write_unit(self.site, one, source)
+
+    def decide_writing(self, wanted: units.Wanted, source: str) -> bool:
+        """Decide about one unit and note what a user sees of it; whether it is to be written."""
+        observed = units.observe(self.site, wanted.name)
+        outdated = units.outdated_unit(self.site, wanted, source)
+        decision = units.decide_writing(observed, wanted.sha256, wanted.name in self.module.params["restart"], outdated)
+        writes = decision.action == "written"
+        pid = observed.state["pid"] if observed.running and observed.state is not None else None
+        self.note(wanted.name, decision.action, decision.reason, pid, outdated if writes else ())
+        if writes:
+            self.show_difference(wanted, observed)
+        return writes
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    def read_all_wanted(self) -> list[units.Wanted]:
+        """The option units, when all of it is possible; else fails while everything still runs as it did."""
+        wanted = [self.read_wanted(unit) for unit in self.module.params["units"]]
+        unknown = sorted(set(self.module.params["restart"]) - {one.name for one in wanted})
+        if unknown:
+            raise units.UnitError(f"restart names {unknown[0]}, which is not among units")
+        self.refuse_impossible(wanted)
+        return wanted
+
     def read_wanted(self, unit: t.Mapping[str, t.Any]) -> units.Wanted:
         """One entry of the option units."""
         if unit["spec"] is None:
-            raise units.UnitError(f"{unit['name']}: state started needs a spec")
+            raise units.UnitError(f"{unit['name']}: state {self.module.params['state']} needs a spec")
         files = tuple(units.build_file(file["path"], file["content"], file["mode"]) for file in unit["files"])
         return units.Wanted(units.check_name(unit["name"], "unit"), unit["spec"], files)
 
@@ -264,6 +318,8 @@ class Launch:
     def check(self, wanted: units.Wanted) -> None:
         """Check one unit as its launcher will."""
         units.check(self.site, wanted.name, wanted.spec, None)
+        if self.module.params["state"] == "written":
+            return
         try:
             units.check(self.site, wanted.name, wanted.spec, self.environ)
         except launcher.SpecError as error:
@@ -277,18 +333,28 @@ class Launch:
         files = units.outdated_files(observed.directory, wanted.files)
         pid = observed.state["pid"] if observed.state is not None and not decision.starts else None
         self.note(wanted.name, decision.action, decision.reason, pid, files)
+        self.show_difference(wanted, observed)
+        return decision
+
+    def refuse_containers(self, observed: t.Iterable[units.Observed], what: str) -> None:
+        """Fail on units that only their containers can end, before anything is stopped.
+
+        Not in check mode: an earlier task would have stopped the container.
+        """
+        if not self.module.check_mode:
+            self.fail_on({one.name: units.IN_CONTAINER for one in observed if units.runs_elsewhere(one)}, what)
+
+    def show_difference(self, wanted: units.Wanted, observed: units.Observed) -> None:
+        """Add to the diff how a launch spec changes."""
         before, after = units.pretty(observed.spec), units.pretty(wanted.spec)
         if before != after:
             path = os.path.join(observed.directory, launcher.SPEC_FILE)
             self.diffs.append({"before_header": path, "after_header": path, "before": before, "after": after})
-        return decision
-
-    # -- both ----------------------------------------------------------------------------------------------------------
 
     def note(self, name: str, action: str, reason: str, pid: int | None = None, files: t.Sequence[str] = ()) -> None:
         """Put one unit into the result."""
         self.results[name] = {"action": action, "reason": reason, "pid": pid, "files": list(files)}
-        self.changed = self.changed or action in ("started", "restarted", "stopped") or bool(files)
+        self.changed = self.changed or action in CHANGES or bool(files)
 
     def fail_on(self, troubles: t.Mapping[str, str], what: str) -> None:
         """End the module when any unit is in trouble, with one sentence for each."""
@@ -300,7 +366,7 @@ class Launch:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
+            "state": {"type": "str", "choices": ["started", "stopped", "written"], "default": "started"},
             "cluster": {"type": "str", "required": True},
             "units": {
                 "type": "list",

@@ -22,7 +22,8 @@ from .slices import HostRoot
 SIMULATOR_DIRECTORY = "/opt/pd_rehearsal"
 UPSTREAM_VERSION = "0.23.0.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
-_FIRST_NET, _NETS, _SUBNETS, _PER_NET = 16, 224, 250, 250
+_FIRST_NET, _NETS, _PER_NET = 16, 224, 250
+_PLACES = _NETS * _PER_NET * _PER_NET
 # A user who gives one of these on the command line would win over the override.
 OVERRIDDEN = (
     "ansible_connection",
@@ -41,21 +42,23 @@ class RehearsalError(Exception):
 
 
 def addresses(hosts: t.Sequence[str], state: str) -> dict[str, str]:
-    """A loopback address per host, by its name: a host that is added moves no other.
+    """A loopback address per host, by its name and the state folder.
 
-    Rehearsals with other state folders get other addresses.
+    A host that is added moves no other, and two rehearsals on one machine do not meet.
     """
-    net = _FIRST_NET + _hash(state) % _NETS
-    places = _SUBNETS * _PER_NET
-    if len(hosts) > places // 2:
-        raise RehearsalError(f"{len(hosts)} hosts are more than one machine can rehearse")
     taken: dict[int, str] = {}
     for host in hosts:
-        place = _hash(host) % places
+        place = _hash(f"{state}\n{host}") % _PLACES
         while place in taken:
-            place = (place + 1) % places
+            place = (place + 1) % _PLACES
         taken[place] = host
-    return {host: f"127.{net}.{1 + place // _PER_NET}.{1 + place % _PER_NET}" for place, host in taken.items()}
+    return {host: _address(place) for place, host in taken.items()}
+
+
+def _address(place: int) -> str:
+    rest, last = divmod(place, _PER_NET)
+    net, subnet = divmod(rest, _PER_NET)
+    return f"127.{_FIRST_NET + net}.{1 + subnet}.{1 + last}"
 
 
 def _hash(text: str) -> int:

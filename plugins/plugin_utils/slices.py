@@ -13,7 +13,7 @@ import os
 import pathlib
 import typing as t
 
-from . import planner
+from . import by_hand, planner
 from .command import PROXY_VARIABLES
 from .container import container, mounts, unit_name
 from .model import Placement, Process
@@ -159,12 +159,17 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
                 }
                 for process in placement.processes
             ],
+            [{"path": by_hand.TEMPLATE, "content": by_hand.template(plan.cluster, placement), "mode": "0700"}],
         ),
     }
 
 
 def _launch(
-    plan: planner.Plan, settings: dict[str, t.Any], stop_grace_seconds: int, processes: list[dict[str, t.Any]]
+    plan: planner.Plan,
+    settings: dict[str, t.Any],
+    stop_grace_seconds: int,
+    processes: list[dict[str, t.Any]],
+    files: t.Sequence[dict[str, str]] = (),
 ) -> dict[str, t.Any]:
     """A unit as the module launch takes it. A container's settings are part of it: a change of them is a change."""
     assert plan.cluster is not None
@@ -180,6 +185,7 @@ def _launch(
             "processes": processes,
             **({"container": settings} if plan.cluster.runtime == "docker" else {}),
         },
+        "files": list(files),
     }
 
 

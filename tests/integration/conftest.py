@@ -125,15 +125,15 @@ class Rehearsal:
                     found.append(text.split(b"\0\0")[0].replace(b"\0", b" ").decode(errors="replace")[:200])
         return found
 
-    def listeners(self, prefix: str) -> list[str]:
-        """Listening sockets on addresses with this prefix."""
+    def listeners(self, addresses: set[str]) -> list[str]:
+        """Listening sockets on these addresses."""
         rows = pathlib.Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
         out = []
         for row in rows:
             address, state = row.split()[1], row.split()[3]
             octets = bytes.fromhex(address.split(":")[0])[::-1]
             text = ".".join(map(str, octets))
-            if state == "0A" and text.startswith(prefix):
+            if state == "0A" and text in addresses:
                 out.append(f"{text}:{int(address.split(':')[1], 16)}")
         return out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_socket, host_check, launcher, procfs
 
 
 def ports(first: int, last: int, address: str = "10.0.0.1", owner: str = "") -> host_check.PortRange:
@@ -85,6 +85,18 @@ def test_whose_a_process_is() -> None:
     assert not ours(999, (1, 50))
     orphan = {**table, 502: stat(502, 1, 501, 70)}
     assert host_check.is_ours(502, orphan, {(7, 60)}, lambda each: inner.get(each, each))
+
+
+def test_which_container_a_process_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = docker_socket.Container("1" * 64, "pd-demo-d", {"pd_serving.cluster": "demo"}, "running")
+    other = docker_socket.Container("2" * 64, "web", {}, "running")
+    groups = {7: {"9" * 64, other.id}, 8: {ours.id}}
+    monkeypatch.setattr(procfs, "container_ids", lambda pid: groups.get(pid, set()))
+    assert host_check.container_of(7, [ours, other]) is other
+    assert host_check.container_of(8, [ours, other]) is ours
+    assert host_check.container_of(9, [ours, other]) is None
+    assert [host_check.is_own(one, "demo") for one in (ours, other)] == [True, False]
+    assert not host_check.is_own(ours, "other")
 
 
 def test_devices(tmp_path: Path) -> None:

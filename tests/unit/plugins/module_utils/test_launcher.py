@@ -83,6 +83,8 @@ def devices(*lists: str) -> dict[str, Any]:
         (spec(fail_grace_seconds=float("inf")), "fail_grace_seconds must be a number of seconds"),
         (spec(log_max_bytes=0), "log_max_bytes must be a whole number, 1024 or more, not 0"),
         (spec(log_keep=1.5), "log_keep must be a whole number, 0 or more, not 1.5"),
+        (spec(container=[]), "container must be an object, not a list"),
+        (spec(container=None), "container must be an object, not null"),
         (devices(""), 'process rank0: ASCEND_RT_VISIBLE_DEVICES="" must be numbers with commas between'),
         (devices("0,"), "must be numbers with commas between"),
         (devices("0, 1"), "must be numbers with commas between"),
@@ -122,6 +124,12 @@ def test_the_checksum_ignores_how_the_json_is_written() -> None:
     turned = json.loads(json.dumps(raw, indent=4, sort_keys=True, ensure_ascii=False))
     assert launcher.spec_sha256(raw) == launcher.spec_sha256(turned) == launcher.build_spec(raw).sha256
     assert launcher.spec_sha256(raw) != launcher.spec_sha256(spec(process(env={"B": "ü", "A": "2"})))
+
+
+def test_the_settings_of_the_container_count_for_the_checksum_only() -> None:
+    built = [launcher.build_spec(spec(**more)) for more in ({}, {"container": {}}, {"container": {"image": [1, None]}})]
+    assert len({one.sha256 for one in built}) == 3
+    assert all(one.processes == built[0].processes for one in built)
 
 
 @pytest.mark.parametrize(

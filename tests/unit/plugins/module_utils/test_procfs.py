@@ -77,6 +77,30 @@ def test_pipes_of_a_process() -> None:
     assert procfs.pipes_of(0) == set()
 
 
+ID = "0f" * 32
+
+
+@pytest.mark.parametrize(
+    ("groups", "found"),
+    [
+        (f"0::/system.slice/docker-{ID}.scope\n", {ID}),
+        (f"12:memory:/docker/{ID}\n11:cpu:/docker/{ID}\n0::/\n", {ID}),
+        (f"0::/machine.slice/libpod-{'a' * 64}.scope/container/docker/{ID}/init\n", {ID, "a" * 64}),
+        ("0::/user.slice/user-0.slice/session-1.scope\n", set()),
+        (f"0::/x/{ID}0\n", set()),
+        ("", set()),
+    ],
+)
+def test_containers_in_the_names_of_control_groups(groups: str, found: set[str]) -> None:
+    assert procfs.parse_container_ids(groups) == found
+
+
+def test_containers_of_a_process() -> None:
+    with open("/proc/self/cgroup", encoding="utf-8") as stream:
+        assert procfs.container_ids(os.getpid()) == procfs.parse_container_ids(stream.read())
+    assert procfs.container_ids(0) == set()
+
+
 def test_command_lines() -> None:
     process = subprocess.Popen(["sleep", "300"])
     try:

@@ -20,6 +20,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher,
 
 SPEC: dict[str, Any] = {"schema": 1, "unit": "pd-t", "processes": [{"name": "rank0", "argv": ["true"]}]}
 BOOT = "this boot"
+NAMESPACE = "pid:[1]"
 
 
 def state(**more: Any) -> dict[str, Any]:
@@ -114,6 +115,44 @@ def test_the_spec_that_runs_counts_not_the_one_on_the_disk() -> None:
     assert observed(spec=None, held=False).sha256 is None
 
 
+ENDED = state(phase="ended", end={"reason": "rank 3 died"})
+
+
+@pytest.mark.parametrize(
+    ("one", "sha256", "restart", "outdated", "action", "reason"),
+    [
+        (observed(), SHA, False, ["launcher.py"], "unchanged", "runs with this launch spec"),
+        (observed(), "other", False, ["launch.json"], "kept", "runs with another launch spec, which stays until"),
+        (observed(), "other", True, ["launch.json"], "written", "asked for"),
+        (observed(), SHA, True, ["launcher.py"], "written", "asked for"),
+        (observed(), SHA, True, [], "unchanged", "is written as wanted"),
+        (observed(held=False, state=ENDED), SHA, False, ["launch.json"], "written", "had ended: rank 3 died"),
+        (observed(held=False, state=ENDED), SHA, False, [], "unchanged", "is written as wanted"),
+        (observed(held=False, state=None, spec=None), SHA, False, ["launch.json"], "written", "not deployed yet"),
+    ],
+)
+def test_what_is_written(
+    one: units.Observed, sha256: str, restart: bool, outdated: list[str], action: str, reason: str
+) -> None:
+    decision = units.decide_writing(one, sha256, restart, outdated)
+    assert (decision.action, decision.reason[: len(reason)]) == (action, reason)
+
+
+def test_what_is_outdated_of_a_unit(tmp_path: Path) -> None:
+    site = units.Site("demo", str(tmp_path))
+    wanted = units.Wanted("pd-t", SPEC, (units.build_file("run.sh", "x", "0700"),))
+    logs = site.unit_logs("pd-t")
+    assert units.outdated_unit(site, wanted, "source") == ["launcher.py", "launch.json", "run.sh", logs]
+    units.write_unit(site, wanted, "source")
+    assert units.outdated_unit(site, wanted, "source") == []
+    assert units.outdated_unit(site, wanted, "new source") == ["launcher.py"]
+    other = units.Wanted("pd-t", {**SPEC, "container": {"image": "x"}}, wanted.files)
+    assert units.outdated_unit(site, other, "source") == ["launch.json"]
+    Path(site.unit_dir("pd-t"), "launch.json").chmod(0o644)
+    os.rmdir(logs)
+    assert units.outdated_unit(site, wanted, "source") == ["launch.json", logs]
+
+
 @pytest.mark.parametrize(
     ("path", "mode", "words"),
     [
@@ -152,8 +191,9 @@ def test_secrets_are_found_and_masked_and_nothing_else_changes() -> None:
     argv = ["vllm", "serve", "--api-key", "k1", "k2", "--port", "7100", "--api-key=k3", "--api_key", "k4"]
     env = {"OPENAI_API_KEY": "e1", "HF_TOKEN": "e2", "my_password": "e3", "AWS_CREDENTIALS": "e4", "PLAIN": "shown"}
     spec = {"processes": [{"name": "a", "argv": argv, "env": {**env, "SECRET_UNSET": None}}, {"name": "b"}], "x": 1}
+    spec["container"] = {"env": {"A_TOKEN": "c1", "PLAIN": "shown"}, "image": "shown"}
     before = copy.deepcopy(spec)
-    assert units.secrets(spec) == {"k1", "k2", "k3", "k4", "e1", "e2", "e3", "e4"}
+    assert units.secrets(spec) == {"k1", "k2", "k3", "k4", "e1", "e2", "e3", "e4", "c1"}
     shown = units.masked(spec)
     assert spec == before
     m = units.MASK
@@ -163,6 +203,7 @@ def test_secrets_are_found_and_masked_and_nothing_else_changes() -> None:
     assert shown["processes"][0]["env"]["PLAIN"] == "shown"
     assert shown["processes"][0]["env"]["SECRET_UNSET"] is None
     assert shown["processes"][1] == {"name": "b"}
+    assert shown["container"] == {"env": {"A_TOKEN": m, "PLAIN": "shown"}, "image": "shown"}
     text = units.pretty(spec)
     assert not any(f'"{secret}"' in text for secret in units.secrets(spec))
     hidden: set[str] = set()
@@ -170,7 +211,10 @@ def test_secrets_are_found_and_masked_and_nothing_else_changes() -> None:
     assert hidden == {"long-enough"}
 
 
-@pytest.mark.parametrize("spec", [None, [], {}, {"processes": 1}, {"processes": [1, {"env": [], "argv": {}}]}])
+@pytest.mark.parametrize(
+    "spec",
+    [None, [], {}, {"processes": 1}, {"processes": [1, {"env": [], "argv": {}}]}, {"container": 1}, {"container": {}}],
+)
 def test_anything_at_all_can_be_shown(spec: Any) -> None:
     assert units.secrets(spec) == set()
     assert units.masked(spec) == spec
@@ -185,9 +229,10 @@ def stat(pid: int, start: int, session: int, *, group: int | None = None, dead: 
 
 
 def sort(
-    *stats: launcher.Stat, pipes: Mapping[int, set[int]] | None = None, boot: str = BOOT
+    *stats: launcher.Stat, pipes: Mapping[int, set[int]] | None = None, boot: str = BOOT, **more: Any
 ) -> tuple[list[int], list[int]]:
-    found = units.members(state(), {s.pid: s for s in stats}, boot, lambda pid: (pipes or {}).get(pid, set()))
+    by_pid = {s.pid: s for s in stats}
+    found = units.members(state(**more), by_pid, boot, NAMESPACE, lambda pid: (pipes or {}).get(pid, set()))
     return [s.pid for s in found.own], [s.pid for s in found.unproven]
 
 
@@ -212,7 +257,13 @@ def test_without_the_leader_only_the_log_pipe_proves() -> None:
 
 def test_another_boot_has_no_members() -> None:
     assert sort(stat(70, 700, 70), boot="another boot") == ([], [])
-    assert units.members(None, {}, BOOT, lambda pid: ()) == units.Members()
+    assert units.members(None, {}, BOOT, NAMESPACE, lambda pid: ()) == units.Members()
+
+
+def test_the_numbers_of_a_container_are_nobody_here() -> None:
+    assert sort(stat(70, 700, 70), stat(71, 710, 70), pid_namespace="pid:[2]") == ([], [])
+    assert sort(stat(71, 710, 70), pid_namespace="pid:[2]") == ([], [])
+    assert sort(stat(70, 700, 70), pid_namespace=NAMESPACE) == ([70], [])
 
 
 def test_leftovers_of_a_killed_launcher_are_ended_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:

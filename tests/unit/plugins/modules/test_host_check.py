@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, launcher, procfs, units
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import FakeDocker, serving
 
 LISTEN = """
 import os, socket, sys, time
@@ -34,14 +35,18 @@ time.sleep(300)
 
 
 def call(root: Path, **args: Any) -> list[dict[str, Any]]:
+    findings: list[dict[str, Any]] = run(root, **args)["findings"]
+    return findings
+
+
+def run(root: Path, **args: Any) -> dict[str, Any]:
     out = io.StringIO()
     given = {"cluster": "demo", "root": str(root), **args}
     with patch_module_args(given), contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         host_check.main()
-    result = json.loads(out.getvalue())
+    result: dict[str, Any] = json.loads(out.getvalue())
     assert not result.get("failed") and result["changed"] is False, result
-    findings: list[dict[str, Any]] = result["findings"]
-    return findings
+    return result
 
 
 def port_entry(port: int, **more: Any) -> dict[str, Any]:
@@ -129,3 +134,69 @@ def test_what_a_killed_launcher_left_is_only_a_warning(tmp_path: Path, running: 
     (found,) = call(tmp_path, ports=[port_entry(port)])
     assert found["severity"] == "warning"
     assert found["message"].endswith(f"is taken by pid {worker}, which an earlier run of pd-a has left behind")
+
+
+# -- docker ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDocker]:
+    monkeypatch.setattr(docker_check, "check_requests", lambda: [])
+    with serving(tmp_path / "var" / "run" / "docker.sock") as fake:
+        yield fake
+
+
+def docker(root: Path, **args: Any) -> dict[str, Any]:
+    return run(root, engine="docker", containers=["pd-demo-decode", "pd-demo-proxy"], **args)
+
+
+def test_a_host_that_is_ready_for_containers(tmp_path: Path, daemon: FakeDocker) -> None:
+    daemon.images = {"example/vllm:1"}
+    daemon.add("pd-demo-decode", chips=[0, 1], cluster="demo")
+    result = docker(tmp_path, image="example/vllm:1", image_source="/none.tar")
+    assert result["findings"] == []
+    assert result["docker"] == {"version": "28.2.2", "api_version": "1.50"}
+
+
+def test_without_an_engine_nothing_is_asked(tmp_path: Path, daemon: FakeDocker) -> None:
+    assert run(tmp_path, image="x", image_source="/none.tar")["docker"] is None
+    assert daemon.asked == []
+
+
+def test_all_that_is_wrong_with_docker_is_found_at_once(tmp_path: Path, daemon: FakeDocker) -> None:
+    (tmp_path / "dev").mkdir()
+    for chip in range(4, 8):
+        (tmp_path / "dev" / f"davinci{chip}").touch()
+    daemon.add("other", chips=[4, 5, 6, 7])
+    daemon.add("pd-demo-proxy", state="created")
+    result = docker(tmp_path, chips=[4, 5, 6, 7], image="example/vllm:1", image_source="/none.tar")
+    found = [(one["check"], one["severity"], one["value"]) for one in result["findings"]]
+    assert found == [
+        ("container", "error", "pd-demo-proxy"),
+        ("chip", "error", [4, 5, 6, 7]),
+        ("image", "error", "/none.tar"),
+    ]
+
+
+def test_a_daemon_that_is_down_is_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "requests", None)
+    result = docker(tmp_path, image="example/vllm:1", image_source="/none.tar")
+    assert [one["check"] for one in result["findings"]] == ["requests", "docker"]
+    assert result["findings"][1]["message"].startswith("the docker daemon is not installed or does not run: ")
+    assert result["docker"] is None
+
+
+def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was started in our container by hand descends from none of ours; its control group tells."""
+    ours = daemon.add("pd-demo-decode", cluster="demo")
+    other = daemon.add("web")
+    groups: dict[int, set[str]] = {}
+    monkeypatch.setattr(procfs, "container_ids", lambda pid: groups.get(pid, set()))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        groups[os.getpid()] = {ours}
+        assert docker(tmp_path, ports=[port_entry(port)])["findings"] == []
+        groups[os.getpid()] = {other}
+        (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
+    assert found["message"].endswith(") in container web")
+    assert found["fix"] == "stop that container (docker stop web), or set pd_api_port to other ports"

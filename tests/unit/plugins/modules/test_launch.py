@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -153,13 +154,15 @@ def test_nothing_deployed_is_fine(host: Host) -> None:
     assert host.info()["units"] == {}
 
 
-def test_check_mode_changes_nothing_and_tells_everything(host: Host) -> None:
+def test_check_mode_changes_nothing_and_tells_everything(host: Host, warned: list[str]) -> None:
     result = host.launch(unit("pd-a"), check_mode=True)
     assert actions(result) == {"pd-a": "started"} and result["changed"]
     assert list(host.root.iterdir()) == []
     missing = host.launch(unit("pd-a", {"name": "r", "argv": ["no-such-tool"]}), check_mode=True)
     assert actions(missing) == {"pd-a": "started"}
-    assert "command no-such-tool not found" in str(missing["warnings"])
+    assert [warning[: len("pd-a: process r: command no-such-tool not found")] for warning in warned] == [
+        "pd-a: process r: command no-such-tool not found"
+    ]
 
     host.launch(unit("pd-a", rank(0, env={"HF_TOKEN": "secret-of-old"})))
     before = host.files()
@@ -174,6 +177,102 @@ def test_check_mode_changes_nothing_and_tells_everything(host: Host) -> None:
     stop = host.launch(state="stopped", check_mode=True)
     assert actions(stop) == {"pd-a": "stopped"} and stop["changed"]
     assert host.files() == before
+
+
+def test_written_writes_and_starts_nothing(host: Host) -> None:
+    script = {"path": "run_dp_template.sh", "content": "echo\n", "mode": "0750"}
+    wanted = unit("pd-a", {"name": "r", "argv": ["only-in-the-image"]}, files=[script], container={"image": "x:1"})
+    announced = host.launch(wanted, state="written", check_mode=True)
+    assert actions(announced) == {"pd-a": "written"} and announced["changed"]
+    assert list(host.root.iterdir()) == []
+
+    first = host.launch(wanted, state="written")
+    logs = Path(host.site.unit_logs("pd-a"))
+    files = ["launcher.py", "launch.json", "run_dp_template.sh", str(logs)]
+    expected = {"action": "written", "reason": "not deployed yet", "pid": None, "files": files}
+    assert first["changed"] and first["units"]["pd-a"] == expected == announced["units"]["pd-a"]
+    folder = Path(host.site.unit_dir("pd-a"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, logs / ".", *folder.iterdir()]}
+    assert modes == {"pd-a": 0o700, "launch.json": 0o600, "launcher.py": 0o700, "run_dp_template.sh": 0o750}
+    assert json.loads((folder / "launch.json").read_text()) == wanted["spec"]
+    assert not host.sessions() and not launcher.lock_is_held(str(folder))
+
+    before = host.files()
+    again = host.launch(wanted, state="written")
+    assert actions(again) == {"pd-a": "unchanged"} and not again["changed"] and again["diff"] == []
+    assert host.files() == before
+    change = unit("pd-a", container={"image": "x:2", "env": {"A_TOKEN": "secret-value"}})
+    changed = host.launch(change, state="written")
+    assert changed["units"]["pd-a"]["files"] == ["launch.json"]
+    assert '"image": "x:2"' in changed["diff"][0]["after"] and "secret-value" not in json.dumps(changed)
+
+
+def test_written_leaves_alone_what_runs(host: Host) -> None:
+    wanted, running = unit("pd-a"), unit("pd-a", rank(0, "sleep 301"))
+    host.launch(running)
+    folder = Path(host.site.unit_dir("pd-a"))
+    (folder / "launcher.py").write_text("# of an earlier release\n")
+    before = host.files()
+    same = host.launch(running | {"files": [{"path": "x", "content": "y"}]}, state="written")
+    assert actions(same) == {"pd-a": "unchanged"} and not same["changed"]
+    kept = host.launch(wanted, state="written")
+    assert actions(kept) == {"pd-a": "kept"} and not kept["changed"] and kept["diff"] == []
+    assert kept["units"]["pd-a"]["pid"] == host.state("pd-a")["pid"]
+    assert host.files() == before
+    asked = host.launch(wanted, state="written", restart=["pd-a"], check_mode=True)
+    assert actions(asked) == {"pd-a": "written"} and asked["changed"] and asked["diff"]
+    assert host.files() == before
+    assert actions(host.launch(wanted, state="written", restart=["pd-a"])) == {"pd-a": "written"}
+    assert (folder / "launcher.py").read_text() == Path(launcher.__file__).read_text()
+    assert not host.info(units=[wanted])["units"]["pd-a"]["current"], "what runs counts"
+
+
+@pytest.fixture
+def contained(host: Host) -> Iterator[subprocess.Popen[bytes]]:
+    """A unit whose launcher sees other pids than the host: in all that matters here a container."""
+    wanted = unit("pd-a", container={"image": "x"})
+    host.launch(wanted, state="written")
+    unshare = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
+    if os.geteuid() != 0:
+        unshare += ["--user", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode != 0:
+        pytest.skip("this user may not make a pid namespace")
+    folder = host.site.unit_dir("pd-a")
+    run = [sys.executable, folder + "/launcher.py", "run", "--unit-dir", folder]
+    process = subprocess.Popen([*unshare, *run, "--log-dir", host.site.unit_logs("pd-a")], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 5
+    while host.state("pd-a").get("phase") != "running" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    yield process
+    process.kill()
+    process.wait()
+    while launcher.lock_is_held(folder) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_unit_in_a_container(host: Host, contained: subprocess.Popen[bytes]) -> None:
+    wanted = unit("pd-a", container={"image": "x"})
+    (report,) = host.info(units=[wanted])["units"].values()
+    assert (report["running"], report["current"], report["pid"]) == (True, True, 1)
+    other = unit("pd-a", container={"image": "y"})
+    assert not host.info(units=[other])["units"]["pd-a"]["current"]
+    assert actions(host.launch(wanted, state="written")) == {"pd-a": "unchanged"}
+    assert actions(host.launch(other, state="written")) == {"pd-a": "kept"}
+
+    refusal = "it runs in a container, which has to be stopped first"
+    assert host.launch(state="stopped")["msg"] == f"pd-a is not stopped: {refusal}"
+    assert host.launch(other)["msg"] == f"pd-a is not started: {refusal}"
+    assert actions(host.launch(state="stopped", check_mode=True)) == {"pd-a": "stopped"}
+    assert units.stop([units.observe(host.site, "pd-a")], None) == {"pd-a": refusal}
+    assert contained.poll() is None and host.info()["units"]["pd-a"]["running"]
+
+    contained.kill()
+    contained.wait()
+    deadline = time.monotonic() + 5
+    while launcher.lock_is_held(host.site.unit_dir("pd-a")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert actions(host.launch(state="stopped")) == {"pd-a": "unchanged"}
+    assert actions(host.launch(other, state="written")) == {"pd-a": "written"}
 
 
 def test_files_beside_the_spec_start_nothing_anew(host: Host) -> None:
@@ -217,6 +316,8 @@ def test_a_refused_spec_leaves_everything_as_it_runs(host: Host) -> None:
     ("args", "words"),
     [
         ({"units": [{"name": "pd-a"}]}, "pd-a: state started needs a spec"),
+        ({"units": [{"name": "pd-a"}], "state": "written"}, "pd-a: state written needs a spec"),
+        ({"units": [unit("pd-a", rank(0), rank(0))], "state": "written"}, "pd-a is refused: two processes are named"),
         ({"units": [unit("pd-a"), unit("pd-a")]}, "units names pd-a more than once"),
         ({"units": [unit("pd-a")], "restart": ["pd-x"]}, "restart names pd-x, which is not among units"),
         ({"units": [unit("../x")]}, "unit must be made of letters"),

@@ -68,11 +68,6 @@ def test_addresses_stay_and_other_states_have_others() -> None:
     assert len(states) > 10
 
 
-def test_a_fleet_that_one_machine_cannot_hold() -> None:
-    with pytest.raises(rehearsal.RehearsalError, match="70000"):
-        rehearsal.addresses([str(number) for number in range(70000)], STATE)
-
-
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_the_plan_differs_only_in_what_is_overridden(name: str) -> None:
     """Addresses, card and runtime are replaced by the production ones; then both plans are the same text."""
