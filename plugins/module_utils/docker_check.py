@@ -167,7 +167,7 @@ def check_image(docker: Docker, root: str, image: str, archive: str) -> list[Fin
         trouble = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
     if trouble:
         message = f"image {image} is not on this host, and its archive {archive} {trouble}"
-        fix = f"put it there (docker save {image} -o FILE), set image_archive, or leave that empty to pull the image"
+        fix = f"put a whole one there (docker save {image} -o FILE), set image_archive, or leave that empty to pull the image"
         return [finding("image", "image_archive", archive, message, fix)]
     return check_space(units.under(root, docker.root_folder()), archive, size)
 

@@ -76,7 +76,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-)?\})\Z")
 _ELEMENT_END = re.compile(r":(?!-\})")  # not the colon within ${NAME:-}
-_EXPANDED_NAMES = frozenset(("LD_PRELOAD",))
+PRELOAD = "LD_PRELOAD"
+_EXPANDED_NAMES = frozenset((PRELOAD,))
 _VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 
 Say = t.Callable[[str], None]
@@ -320,22 +321,31 @@ def is_path_list(name: str) -> bool:
     return name in _EXPANDED_NAMES or name.endswith("PATH")
 
 
-def expand(name: str, value: str, environ: t.Mapping[str, str]) -> str | None:
+def expand(
+    name: str,
+    value: str,
+    environ: t.Mapping[str, str],
+    exists: t.Callable[[str], bool] = os.path.exists,
+) -> str | None:
     """The value of one environment variable; None when nothing is left and the variable is to be unset.
 
     ``LD_LIBRARY_PATH=/a:$LD_LIBRARY_PATH`` needs the container's own value, which only the launcher sees. An element
-    that is empty would mean the current folder to the loader, so none is ever left behind.
+    that is empty would mean the current folder to the loader, so none is ever left behind. Of LD_PRELOAD only what is
+    there stays: where jemalloc lies depends on the image's distribution and architecture, and the loader complains at
+    every command about a library that it cannot find.
     """
     if not is_path_list(name):
         return value
     elements = _ELEMENT_END.split(value)
     references = [_REFERENCE.match(element) for element in elements]
-    if not any(references):
+    if not any(references) and name != PRELOAD:
         return value
     result: list[str] = []
     for element, reference in zip(elements, references):
         text = environ.get(reference.group(1) or reference.group(2), "") if reference else element
         result.extend(part for part in text.split(":") if part)
+    if name == PRELOAD:
+        result = [part for part in result if not part.startswith("/") or exists(part)]
     return ":".join(result) or None
 
 

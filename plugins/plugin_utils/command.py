@@ -260,6 +260,8 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
     route's. The proxy variables are unset because prefill, decode and proxy talk HTTP to each other.
     """
     env: dict[str, tuple[str | None, str]] = dict.fromkeys(PROXY_VARIABLES, (None, ""))
+    if cluster.production_runtime == "docker":
+        env |= {name: (value, "") for name, value in tables.image_shell_environment().items()}
     for name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
         env[name] = (member.node_ip, "pd_node_ip")
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):

@@ -13,7 +13,7 @@ import os
 import pathlib
 import typing as t
 
-from . import by_hand, planner
+from . import scripts, planner
 from .command import PROXY_VARIABLES
 from .container import container, mounts, unit_name
 from .model import Placement, Process
@@ -136,9 +136,9 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
 def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> dict[str, t.Any]:
     assert plan.cluster is not None
     instance = placement.instance
-    # A simulated container shows only the chips that the real one maps.
+    # A simulated container shows only the chips that the real one maps, and has no libraries of the image.
     chips = ",".join(map(str, placement.member.mapped_chips))
-    simulated = {"PD_REHEARSAL_CHIPS": chips} if root.root else {}
+    simulated = {"PD_REHEARSAL_CHIPS": chips, "LD_PRELOAD": None} if root.root else {}
     return {
         "name": unit_name(plan.cluster, instance.name),
         "instance": instance.name,
@@ -159,7 +159,7 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
                 }
                 for process in placement.processes
             ],
-            [{"path": by_hand.TEMPLATE, "content": by_hand.template(plan.cluster, placement), "mode": "0700"}],
+            [{"path": scripts.TEMPLATE, "content": scripts.template(plan.cluster, placement), "mode": "0700"}],
         ),
     }
 

@@ -102,6 +102,11 @@ def kv_release_timeout_names(version: Versions, connector: str) -> list[str]:
     raise AssertionError("the last row of kv_release_timeout has no limit")
 
 
+def image_shell_environment() -> dict[str, str]:
+    """Variables that an interactive shell in the image has and a container's command has not."""
+    return dict(_load("versions.yml")["image_shell_environment"])
+
+
 def engine_id_must_differ(version: Versions) -> bool:
     return before(version.vllm_ascend, _load("versions.yml")["engine_id_must_differ_before"])
 

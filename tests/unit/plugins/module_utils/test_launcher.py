@@ -161,7 +161,7 @@ def test_the_settings_of_the_container_count_for_the_checksum_only() -> None:
     ],
 )
 def test_expansion(name: str, value: str, expected: str | None) -> None:
-    assert launcher.expand(name, value, ENV) == expected
+    assert launcher.expand(name, value, ENV, lambda path: True) == expected
 
 
 def test_child_environment_adds_replaces_and_unsets() -> None:
@@ -395,3 +395,23 @@ def test_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_signal_names() -> None:
     assert launcher.signal_name(signal.SIGTERM) == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("value", "there", "left"),
+    [
+        (
+            "/usr/lib/aarch64-linux-gnu/x.so:/usr/lib64/x.so",
+            "/usr/lib/aarch64-linux-gnu/x.so",
+            "/usr/lib/aarch64-linux-gnu/x.so",
+        ),
+        ("/usr/lib/aarch64-linux-gnu/x.so:/usr/lib64/x.so", "/usr/lib64/x.so", "/usr/lib64/x.so"),
+        ("/usr/lib64/x.so:$LD_PRELOAD", "", None),
+        ("/usr/lib64/x.so:$LD_PRELOAD", "/own.so", "/own.so"),
+        ("libx.so", "", "libx.so"),
+    ],
+)
+def test_only_libraries_that_are_there_are_preloaded(value: str, there: str, left: str | None) -> None:
+    """vllm-ascend#5609: with a wrong path every command prints a loader error; an empty part is never left."""
+    environ = {"LD_PRELOAD": "/own.so"} if there == "/own.so" else {}
+    assert launcher.expand("LD_PRELOAD", value, environ, lambda path: path == there) == left

@@ -9,6 +9,7 @@ import getpass
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -142,14 +143,14 @@ def test_a_run_that_was_broken_off_does_not_keep_the_next_one_out(tmp_path: Path
     gone.kill()
     gone.wait()
     call(tmp_path, name, owner="alice@ctl", verb="upgrade")
-    arguments = ["-m", "ascend.pd_serving.run_lock", "-a", f"cluster=demo root={tmp_path}", "--tree", tmp_path / "said"]
+    hosts = ["all", "-i", "one,two", "-c", "local", "-f", "1", "-e", f"ansible_python_interpreter={sys.executable}"]
+    settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         [
             Path(sys.executable).with_name("ansible"),
-            *("all", "-i", "one,two", "-c", "local", "-f", "1", "-e", f"ansible_python_interpreter={sys.executable}"),
-            *arguments,
+            *(*hosts, "-m", "ascend.pd_serving.run_lock", "-a", f"cluster=demo root={tmp_path}"),
         ],
-        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8"},
+        env={**os.environ, **settings, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -158,7 +159,8 @@ def test_a_run_that_was_broken_off_does_not_keep_the_next_one_out(tmp_path: Path
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    one, two = (json.loads((tmp_path / "said" / host).read_text()) for host in ("one", "two"))
+    said = re.findall(r"^\w+ \| SUCCESS => (\{.*?^\})", done.stdout, re.MULTILINE | re.DOTALL)
+    one, two = map(json.loads, said)
     assert (one["action"], two["action"]) == ("taken_over", "renewed")
     assert one["note"].startswith("took over the lock of a run that has ended: alice@ctl (upgrade), since ")
     assert one["holder"]["run_id"] == two["holder"]["run_id"]

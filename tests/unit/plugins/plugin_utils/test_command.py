@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import command
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import command, tables
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
@@ -328,6 +328,7 @@ def test_the_whole_environment_of_one_rank() -> None:
     env = placement(planned(base()), "p-b", "p2").processes[1].env
     assert env == {
         **dict.fromkeys(("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY")),
+        **tables.image_shell_environment(),
         "HCCL_IF_IP": "192.0.2.12",
         "VLLM_HOST_IP": "192.0.2.12",
         "GLOO_SOCKET_IFNAME": "eth-data0",
