@@ -25,7 +25,9 @@ options:
 EXAMPLES = r"""
 - name: Ask which ports the decode hosts need open
   ansible.builtin.debug:
-    msg: "{{ (hostvars | ascend.pd_serving.plan).placements | selectattr('role', 'eq', 'decode') | map(attribute='ports') }}"
+    msg: "{{ the_plan.placements | selectattr('role', 'eq', 'decode') | map(attribute='ports') }}"
+  vars:
+    the_plan: "{{ hostvars | ascend.pd_serving.plan }}"
   run_once: true
 """
 

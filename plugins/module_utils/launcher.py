@@ -101,6 +101,8 @@ class Process:
     argv: tuple[str, ...]
     env: t.Mapping[str, str | None]
     health_url: str | None
+    other_health_urls: tuple[str, ...] = ()
+    """For a process that starts servers of its own, as upstream's launcher does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +128,7 @@ _SPEC_KEYS = (
     "processes",
     "container",
 )
-_PROCESS_KEYS = ("name", "label", "argv", "env", "health_url")
+_PROCESS_KEYS = ("name", "label", "argv", "env", "health_url", "other_health_urls")
 
 
 def canonical(raw: t.Any) -> str:
@@ -194,7 +196,8 @@ def _build_process(raw: t.Any, where: str) -> Process:
     label = raw.get("label", name)
     if not isinstance(label, str) or not label or not label.isprintable():
         raise SpecError(f"{where}: label must be one line of text, not {_show(label)}")
-    return Process(name, label, tuple(argv), _build_env(raw.get("env", {}), where), _build_url(raw, where))
+    env = _build_env(raw.get("env", {}), where)
+    return Process(name, label, tuple(argv), env, _build_url(raw, where), _build_other_urls(raw, where))
 
 
 def _build_env(raw: t.Any, where: str) -> dict[str, str | None]:
@@ -211,10 +214,19 @@ def _build_env(raw: t.Any, where: str) -> dict[str, str | None]:
     return dict(raw)
 
 
+def _build_other_urls(raw: t.Mapping[str, t.Any], where: str) -> tuple[str, ...]:
+    urls = raw.get("other_health_urls", [])
+    if not isinstance(urls, list):
+        raise SpecError(f"{where}: other_health_urls must be a list, not {_show(urls)}")
+    return tuple(_check_url(url, where) for url in urls)
+
+
 def _build_url(raw: t.Mapping[str, t.Any], where: str) -> str | None:
     url = raw.get("health_url")
-    if url is None:
-        return None
+    return None if url is None else _check_url(url, where)
+
+
+def _check_url(url: t.Any, where: str) -> str:
     try:
         parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
         usable = parts is not None and parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
@@ -776,6 +788,7 @@ class Child:
             "output_inode": self.output_inode,
             "log": self.log.path,
             "health_url": self.process.health_url,
+            "other_health_urls": list(self.process.other_health_urls),
             "code": None if self.status is None else exit_code(self.status),
             "ended_at": self.ended_at,
         }
@@ -1138,6 +1151,12 @@ def read_state(unit_dir: str) -> dict[str, t.Any] | None:
     return state if isinstance(state, dict) and state.get("schema") == SCHEMA else None
 
 
+def pages(process: t.Mapping[str, t.Any]) -> list[str]:
+    """Health pages of a process in state.json."""
+    first = process["health_url"]
+    return [*([first] if first else []), *process.get("other_health_urls", [])]
+
+
 def health(unit_dir: str) -> str | None:
     """None when every process of the unit runs and answers; else what is wrong, in one line."""
     state = read_state(unit_dir)
@@ -1145,11 +1164,12 @@ def health(unit_dir: str) -> str | None:
         return "the unit is not running"
     if state["phase"] != "running":
         return f"the unit is {state['phase']}: {state['reason']}"
-    answers = probe_all(process["health_url"] for process in state["processes"] if process["health_url"])
+    answers = probe_all(url for process in state["processes"] for url in pages(process))
     bad = [
-        "{} is {} ({})".format(process["label"], *answers[process["health_url"]])
+        "{} is {} ({})".format(process["label"], *answers[url])
         for process in state["processes"]
-        if process["health_url"] and answers[process["health_url"]][0] != "ready"
+        for url in pages(process)
+        if answers[url][0] != "ready"
     ]
     return "; ".join(bad) or None
 
@@ -1199,6 +1219,8 @@ def _read_spec(unit_dir: str) -> bytes:
 
 
 def _run(unit_dir: str, log_dir: str) -> int:
+    # Upstream's launcher looks for its template here; an image's working directory is none of the unit's business.
+    os.chdir(unit_dir)
     spec = check(_read_spec(unit_dir), decode_environment(os.environb), os.getcwd(), log_dir)
     commands = find_commands(spec, decode_environment(os.environb), os.getcwd())
     lock = _take_lock(unit_dir)

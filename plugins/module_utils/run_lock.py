@@ -156,7 +156,7 @@ def refusal(site: units.Site, holder: Holder, now: float, max_age: float) -> str
     return (
         f"another run is changing cluster {site.cluster}: {holder.describe(now)}. Wait until it has ended. "
         f"If it has ended already without giving the lock back: remove {lock_path(site)} on this host, or run again "
-        f"with -e run_lock_force=true. Without a sign of life the lock counts as stale in {duration(left)}."
+        f"with -e lock_force=true. Without a sign of life the lock counts as stale in {duration(left)}."
     )
 
 

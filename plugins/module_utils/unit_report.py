@@ -25,6 +25,8 @@ UNHEALTHY_IN_A_ROW = 3
 
 MOST_MATCHES = 20
 
+_WORST_FIRST = ("unhealthy", "loading", "ready")
+
 Answers = t.Mapping[str, t.Tuple[str, str]]
 Report = t.Dict[str, t.Any]
 
@@ -32,11 +34,12 @@ Report = t.Dict[str, t.Any]
 def health_urls(observed: t.Iterable[units.Observed]) -> list[str]:
     """The health pages of the processes that should answer now."""
     return [
-        process["health_url"]
+        url
         for unit in observed
         if unit.running and unit.state is not None
         for process in unit.state["processes"]
-        if process["health_url"] and process["code"] is None
+        if process["code"] is None
+        for url in launcher.pages(process)
     ]
 
 
@@ -47,10 +50,10 @@ def health_of(process: t.Mapping[str, t.Any], running: bool, answers: Answers) -
     """
     if not running:
         return "none", "not running"
-    url = process["health_url"]
-    if not url:
+    found = [answers.get(url, ("loading", "not asked yet")) for url in launcher.pages(process)]
+    if not found:
         return "ready", "has no health page"
-    return answers.get(url, ("loading", "not asked yet"))
+    return min(found, key=lambda answer: _WORST_FIRST.index(answer[0]))
 
 
 def log_path(site: units.Site, unit: str, process: t.Mapping[str, t.Any]) -> str:

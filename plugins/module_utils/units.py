@@ -39,6 +39,9 @@ SETTLE_SECONDS = 0.5
 LEFTOVER_GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL for what a launcher that was killed has left behind."""
 
+GUARD_PATIENCE = 2.0
+"""Seconds that the guard of a launcher that was killed may take longer than the kernel for its processes to go."""
+
 IN_CONTAINER = "it runs in a container, which has to be stopped first"
 
 MASK = "********"
@@ -577,7 +580,7 @@ def stop(observed: t.Sequence[Observed], timeout: float | None) -> dict[str, str
     stubborn = [one for one in running if one.held]
     for one in stubborn:
         one.signal(signal.SIGKILL)
-    _wait(lambda: not any(one.held for one in stubborn), launcher.KILL_PATIENCE + 2.0)
+    _wait(lambda: not any(one.held for one in stubborn), launcher.KILL_PATIENCE + GUARD_PATIENCE)
     end_leftovers([one.state for one in stops if not one.held])
     troubles = ((one.observed.name, one.trouble()) for one in stops)
     return {name: trouble for name, trouble in troubles if trouble is not None}

@@ -83,7 +83,7 @@ EXAMPLES = r"""
   ascend.pd_serving.run_lock:
     cluster: demo
     verb: site
-    force: "{{ run_lock_force | default(false) }}"
+    force: "{{ lock_force | default(false) }}"
 
 - name: Let other runs change the cluster again
   ascend.pd_serving.run_lock:

@@ -8,15 +8,16 @@ Slices lie in the controller's private directory of this run, which Ansible remo
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
 import typing as t
 
-from . import scripts, planner
+from . import planner, scripts
 from .command import PROXY_VARIABLES
 from .container import container, mounts, unit_name
-from .model import Placement, Process
+from .model import Cluster, Placement, Process
 
 STOP_GRACE_SECONDS = 60
 PROXY_STOP_GRACE_SECONDS = 10
@@ -138,7 +139,7 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
     instance = placement.instance
     # A simulated container shows only the chips that the real one maps, and has no libraries of the image.
     chips = ",".join(map(str, placement.member.mapped_chips))
-    simulated = {"PD_REHEARSAL_CHIPS": chips, "LD_PRELOAD": None} if root.root else {}
+    simulated: dict[str, str | None] = {"PD_REHEARSAL_CHIPS": chips, "LD_PRELOAD": None} if root.root else {}
     return {
         "name": unit_name(plan.cluster, instance.name),
         "instance": instance.name,
@@ -149,19 +150,48 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
             plan,
             container(plan.cluster, placement),
             STOP_GRACE_SECONDS,
-            [
-                {
-                    "name": f"rank{process.dp_rank}",
-                    "label": _label(process),
-                    "argv": process.argv,
-                    "env": {**process.env, **simulated},
-                    "health_url": _health_url(placement, process),
-                }
-                for process in placement.processes
-            ],
+            _upstream_process(plan.cluster, placement, simulated)
+            if plan.cluster.engine_launcher == "upstream"
+            else [_process(placement, process, simulated) for process in placement.processes],
             [{"path": scripts.TEMPLATE, "content": scripts.template(plan.cluster, placement), "mode": "0700"}],
         ),
     }
+
+
+def _process(placement: Placement, process: Process, simulated: dict[str, str | None]) -> dict[str, t.Any]:
+    return {
+        "name": f"rank{process.dp_rank}",
+        "label": _label(process),
+        "argv": process.argv,
+        "env": {**process.env, **simulated},
+        "health_url": _health_url(placement, process),
+    }
+
+
+def _upstream_process(
+    cluster: Cluster, placement: Placement, simulated: dict[str, str | None]
+) -> list[dict[str, t.Any]]:
+    """Upstream's launcher as one process: it starts the ranks by the template in the unit's folder, where it runs.
+
+    It ends with 0 whatever its children do and leaves them alive on SIGTERM; the launcher around it ends the whole
+    process group, and the ranks' own health pages tell whether they serve.
+    """
+    urls = [_health_url(placement, process) for process in placement.processes]
+    return [
+        {
+            "name": "launch_online_dp",
+            "label": f"ranks {placement.dp_rank_start}-{placement.dp_rank_start + placement.dp_size_local - 1}",
+            "argv": ["python3", scripts.LAUNCHER, *scripts.launcher_arguments(placement)],
+            # What the ranks run with is in the template, so a change of it is a change of the unit.
+            "env": {**simulated, "RUN_DP_TEMPLATE_SHA256": _sha256(scripts.template(cluster, placement))},
+            "health_url": urls[0],
+            "other_health_urls": urls[1:],
+        }
+    ]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _launch(

@@ -125,6 +125,71 @@ def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path
     assert cluster.run("site.yml").changed() == {}
 
 
+def test_upstreams_own_launcher_starts_the_ranks(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """launch_online_dp.py from the published package, with the template that the product leaves on the host."""
+    inventory = small_inventory(tmp_path, decode_hosts=2)
+    inventory["all"]["vars"]["pd_engine_launcher"] = "upstream"
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "m")["choices"][0]["text"]
+    unit = cluster.unit_state("d2", "pd-pd-decode")
+    command = pathlib.Path(f"/proc/{unit['processes'][0]['pid']}/cmdline").read_bytes().decode().replace("\0", " ")
+    assert (
+        "launch_online_dp.py --dp-size 4" in command and "--dp-rank-start 2" in command and "--dp-rpc-port" in command
+    )
+    inventory["all"]["vars"]["pd_engine_args_common"]["max-num-seqs"] = 9
+    write(tmp_path, inventory)
+    changed = cluster.run("site.yml")
+    assert changed.rc == 0 and set(changed.changed()) == {"p1", "d1", "d2"}, "the template is part of the unit"
+    assert cluster.run("stop.yml").rc == 0 and cluster.processes() == []
+
+
+def test_a_rank_can_be_run_by_hand(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """The line in the comment of run_dp_template.sh, as an engineer would paste it."""
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["children"]["prefill"]["vars"] = {"pd_dp_size": 1, "pd_tp_size": 2}
+    cluster = rehearse(write(tmp_path, inventory))
+    assert cluster.run("prefill.yml").rc == 0
+    unit = cluster.state / "hosts/p1/opt/pd_serving/pd/pd-pd-prefill-p1"
+    lines = (unit / "run_dp_template.sh").read_text(encoding="utf-8").splitlines()
+    by_hand = next(line[1:].strip() for line in lines if line.startswith("#   bash run_dp_template.sh 0"))
+    assert cluster.run("stop.yml").rc == 0
+    root = str(cluster.state / "hosts/p1")
+    environment = {"PATH": f"{root}/opt/pd_rehearsal/bin:/usr/bin:/bin", "PD_REHEARSAL_ROOT": root}
+    with subprocess.Popen(["bash", "-c", f"exec {by_hand}"], cwd=unit, env=environment) as rank:
+        try:
+            address = cluster.plan()["placements"][0]["node_ip"]
+            assert wait_for(lambda: _listens(address, 7100), 20)
+        finally:
+            rank.terminate()
+    assert rank.returncode == 0
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_two_operators_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    cluster.run("preflight.yml")
+    lock = cluster.state / "hosts/d1/opt/pd_serving/pd/run.lock"
+    lock.parent.mkdir(parents=True)
+    other = {"owner": "ana@bastion (pid 1)", "run_id": "another controller", "since": time.time(), "verb": "site"}
+    lock.write_text(json.dumps(other), encoding="utf-8")
+    refused = cluster.run("site.yml")
+    assert refused.rc != 0 and refused.changed() == {}
+    assert "ana@bastion" in refused.messages() and "lock_force" in refused.messages()
+    assert not (cluster.state / "hosts/p1/opt/pd_serving/pd/run.lock").exists(), "what was taken is given back"
+    forced = cluster.run("site.yml", lock_force=True)
+    assert forced.rc == 0, forced.stdout
+    assert not lock.exists()
+
+
 def test_check_mode_on_fresh_hosts_changes_nothing(rehearse: Make, tmp_path: pathlib.Path) -> None:
     cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
     result = cluster.run("site.yml", cmdline="--check --diff")

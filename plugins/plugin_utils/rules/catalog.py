@@ -73,7 +73,7 @@ RULES: dict[str, str] = {
     # Proxy, launcher, container (rules/cluster.py)
     "container-network": "A container network other than host",
     "proxy-workers": "Workers for a proxy that has none",
-    "upstream-launcher-internal": "Upstream's launcher with internal data parallelism",
+    "upstream-launcher": "An instance that upstream's launcher cannot start",
     # Engine options and environment (command.py, rules/engine_options.py)
     "planned-argument": "An engine option that the plan sets",
     "planned-environment": "An environment variable that the plan sets per rank",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .. import tables
+from .. import scripts, tables
 from ..connectors import VLLM_ASCEND_MODULE, effective_engine_id, uses_ascend_module
 from ..inventory import image_tag
 from ..model import Finding
@@ -215,17 +215,19 @@ def proxy_workers(context: Context) -> t.Iterator[Finding]:
 
 
 def launcher(context: Context) -> t.Iterator[Finding]:
+    """What upstream's launch_online_dp.py cannot start."""
     if context.cluster.engine_launcher != "upstream":
         return
-    for instance in context.complete:
-        if not instance.external:
+    for placement in context.placements:
+        instance, reason = placement.instance, scripts.launcher_refuses(placement)
+        if reason is not None:
             yield error(
-                "upstream-launcher-internal",
-                instance.name,
+                "upstream-launcher",
+                placement.host,
                 "pd_engine_launcher",
                 "upstream",
-                f"instance {instance.name} has internal data parallelism, which launch_online_dp.py cannot start",
-                "use pd_engine_launcher: builtin, or pd_dp_mode: external",
+                f"launch_online_dp.py cannot start the share of instance {instance.name} on {placement.host}: {reason}",
+                "use pd_engine_launcher: builtin",
             )
 
 

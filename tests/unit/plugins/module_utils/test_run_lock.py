@@ -75,7 +75,7 @@ def test_the_refusal_says_who_since_when_and_how_to_go_on(site: units.Site) -> N
     assert run_lock.refusal(site, refused.holder, NOW + 720, TWO_HOURS) == (
         "another run is changing cluster demo: a@ctl (site), since 2023-11-14 22:13:20 UTC, 12 min ago. Wait until it "
         f"has ended. If it has ended already without giving the lock back: remove {run_lock.lock_path(site)} on this "
-        "host, or run again with -e run_lock_force=true. Without a sign of life the lock counts as stale in "
+        "host, or run again with -e lock_force=true. Without a sign of life the lock counts as stale in "
         "1 h 48 min."
     )
 

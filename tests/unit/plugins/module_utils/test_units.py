@@ -327,6 +327,7 @@ def test_only_the_present_run_is_shown(tmp_path: Path) -> None:
 
 def test_a_lock_held_by_nobody_known_is_reported_not_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "KILL_PATIENCE", 0.2)
+    monkeypatch.setattr(units, "GUARD_PATIENCE", 0.1)
     site = units.Site("demo", str(tmp_path))
     folder = Path(site.unit_dir("pd-t"))
     folder.mkdir(parents=True)

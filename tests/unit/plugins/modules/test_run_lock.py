@@ -49,7 +49,7 @@ def test_taken_refused_released(tmp_path: Path, warned: list[str]) -> None:
     refused = call(tmp_path, "b", owner="bob@ctl", verb="stop")
     assert refused["failed"] and refused["action"] == "refused"
     assert refused["msg"].startswith("another run is changing cluster demo: alice@ctl (site), since ")
-    assert f"remove {lock_file(tmp_path)} on this host, or run again with -e run_lock_force=true" in refused["msg"]
+    assert f"remove {lock_file(tmp_path)} on this host, or run again with -e lock_force=true" in refused["msg"]
     assert "1 h 59 min" in refused["msg"]
     looked = call(tmp_path, "b", check_mode=True)
     assert (looked.get("failed", False), looked["action"]) == (False, "refused")

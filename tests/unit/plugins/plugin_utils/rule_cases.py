@@ -1236,15 +1236,15 @@ PROXY_LAUNCHER_CONTAINER: list[Provoking | Quiet] = [
     ),
     Quiet("proxy-workers", "0.21", base(all={"pd_vllm_ascend_version": "v0.21.0rc1", "pd_proxy_workers": 4})),
     Provoking(
-        "upstream-launcher-internal",
+        "upstream-launcher",
         "internal decode",
         base(all={"pd_engine_launcher": "upstream"}, decode={"pd_dp_mode": "internal"}),
-        "d-a",
+        "d1",
         "pd_engine_launcher",
         "upstream",
         ("d-a", "launch_online_dp.py"),
     ),
-    Quiet("upstream-launcher-internal", "external", base(all={"pd_engine_launcher": "upstream"})),
+    Quiet("upstream-launcher", "external", base(all={"pd_engine_launcher": "upstream"})),
 ]
 
 OPTIONS: list[Provoking | Quiet] = [
