@@ -67,6 +67,25 @@ test-unit: setup-dev ## Run the unit tests only
 test-integration: setup-dev ## Run the integration tests only
 	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
 
+# The lab's verbs need root and these Debian packages: podman runc mmdebstrap iproute2 openssh-client.
+LABCTL := PATH="$(CURDIR)/.venv/bin:$$PATH" molecule/lab/labctl
+
+.PHONY: lab-image
+lab-image: setup ## Make the lab's root file system and engine images, where not up to date
+	$(LABCTL) image
+
+.PHONY: lab
+lab: lab-image ## Boot hosts with sshd and Docker on this machine: make lab HOSTS='p1 d1' (docs/lab.md)
+	$(LABCTL) up $(HOSTS)
+
+.PHONY: lab-down
+lab-down: ## Remove the lab's hosts
+	$(LABCTL) down
+
+.PHONY: test-lab
+test-lab: setup-dev lab-image ## Run the Molecule scenarios in the lab
+	$(LABCTL) run molecule test --all --no-command-borders $(ARGS)
+
 .PHONY: lint
 lint: setup-dev ## Run all linters and type checks, and check what a release would hold
 	.venv/bin/yamllint --strict .

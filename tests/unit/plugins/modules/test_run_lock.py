@@ -143,7 +143,8 @@ def test_a_run_that_was_broken_off_does_not_keep_the_next_one_out(tmp_path: Path
     gone.kill()
     gone.wait()
     call(tmp_path, name, owner="alice@ctl", verb="upgrade")
-    hosts = ["all", "-i", "one,two", "-c", "local", "-f", "1", "-e", f"ansible_python_interpreter={sys.executable}"]
+    interpreter = json.dumps({"ansible_python_interpreter": sys.executable})
+    hosts = ["all", "-i", "one,two", "-c", "local", "-f", "1", "-e", interpreter]
     settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         [
