@@ -47,6 +47,8 @@ import urllib.parse
 SCHEMA = 1
 SPEC_FILE = "launch.json"
 STATE_FILE = "state.json"
+STATE_CHECK_MILLISECONDS = 1000
+"""How often a lost or damaged state.json is noticed and written anew: all that others know of a unit is in it."""
 LOCK_FILE = "launcher.lock"
 
 EXIT_REFUSED = 2
@@ -477,6 +479,15 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600) -> None:
         raise
 
 
+def file_mark(path: str) -> tuple[int, int, int] | None:
+    """What tells that a file is still the one that was written; None when there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def split_at_limit(chunk: bytes, room: int, within_line: bool, most: int) -> int:
     """How many bytes of *chunk* go into the current log file; 0 means that the file is to be rotated first.
 
@@ -811,6 +822,7 @@ class Supervisor:
         self._spec = spec
         self._commands = commands
         self._state_path = os.path.join(unit_dir, STATE_FILE)
+        self._state_mark: tuple[int, int, int] | None = None
         self._log_dir = log_dir
         self._say = say
         self._started_at = time.time()
@@ -927,9 +939,10 @@ class Supervisor:
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _wait_for_events(self) -> None:
-        # While all is well nothing is to be done without an event; an end is followed by looking, since a process
-        # that has left its group tells nobody.
-        timeout = None if self._end is None else 50
+        # While all is well nothing but state.json is to be looked after; an end is followed by looking, since a
+        # process that has left its group tells nobody.
+        timeout = STATE_CHECK_MILLISECONDS if self._end is None else 50
+        self._dirty = self._dirty or self._state_mark != file_mark(self._state_path)
         for descriptor, _event in self._poll.poll(timeout):
             if descriptor == self._wake_reader:
                 self._read_all_wakeups()
@@ -1087,6 +1100,7 @@ class Supervisor:
         self._dirty = False
         try:
             write_atomically(self._state_path, json.dumps(self._describe(), indent=1).encode("ascii"))
+            self._state_mark = file_mark(self._state_path)
         except OSError as error:
             if not self._state_said:
                 self._state_said = True

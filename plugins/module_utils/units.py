@@ -52,7 +52,8 @@ SHORTEST_SECRET = 6
 State = t.Dict[str, t.Any]
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]+\Z")
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE", re.IGNORECASE)
+_LOGIN_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 _SECRET_OPTION = re.compile(r"--api[-_]key\Z")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -452,7 +453,11 @@ def _container(spec: t.Any) -> dict[str, t.Any]:
 def _secret_variables(part: t.Mapping[str, t.Any]) -> dict[str, str]:
     env = part.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
-    return {name: value for name, value in pairs if isinstance(value, str) and _SECRET_NAME.search(name)}
+    return {
+        name: value
+        for name, value in pairs
+        if isinstance(value, str) and (_SECRET_NAME.search(name) or _LOGIN_IN_URL.search(value))
+    }
 
 
 def _argv(process: t.Mapping[str, t.Any]) -> list[str]:

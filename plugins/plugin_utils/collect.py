@@ -27,8 +27,9 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
         for host in (*group["hosts"], *(h for hs in group["children"].values() for h in hs))
     )
     known: dict[int, tuple[t.Any, t.Any]] = {}
-    hosts = {host: _variables(hostvars, host, known) for host in wanted}
-    return {"groups": groups, "hosts": hosts}
+    broken: list[dict[str, str]] = []
+    hosts = {host: _variables(hostvars, host, known, broken) for host in wanted}
+    return {"groups": groups, "hosts": hosts, "broken": broken}
 
 
 def _group(group: t.Any) -> dict[str, t.Any]:
@@ -38,7 +39,9 @@ def _group(group: t.Any) -> dict[str, t.Any]:
     }
 
 
-def _variables(hostvars: t.Any, host: str, known: dict[int, tuple[t.Any, t.Any]]) -> dict[str, t.Any]:
+def _variables(
+    hostvars: t.Any, host: str, known: dict[int, tuple[t.Any, t.Any]], broken: list[dict[str, str]]
+) -> dict[str, t.Any]:
     raw = hostvars.raw_get(host)
     templated = None
     out = {}
@@ -50,7 +53,8 @@ def _variables(hostvars: t.Any, host: str, known: dict[int, tuple[t.Any, t.Any]]
             try:
                 out[str(name)] = plain(templated[name])
             except AnsibleError as problem:
-                raise AnsibleError(f"{name} of host {host} cannot be evaluated: {problem}") from problem
+                first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+                broken.append({"host": str(host), "variable": str(name), "message": first})
             continue
         if id(value) not in known:
             known[id(value)] = (value, plain(value))

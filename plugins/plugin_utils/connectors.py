@@ -76,7 +76,8 @@ def kv_transfer_config(
     planned: dict[str, t.Any] = {
         "kv_connector": cluster.connector,
         "kv_role": KV_ROLE[instance.role],
-        "kv_port": str(instance.kv_port),
+        # A shadow has no port; a given one must still not be contradicted.
+        **({} if instance.kv_port is None else {"kv_port": str(instance.kv_port)}),
         "kv_connector_extra_config": {"prefill": dict(agreed["prefill"]), "decode": dict(agreed["decode"])},
     }
     if instance.qos_priority is not None:

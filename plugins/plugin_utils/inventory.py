@@ -34,8 +34,8 @@ _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name")
 
 
-def read(source: Source) -> tuple[Cluster | None, list[Finding]]:
-    """Return the cluster (None when it cannot even be outlined) and everything wrong with its variables."""
+def read(source: Source) -> tuple[Cluster, list[Finding]]:
+    """Return the cluster and everything wrong with its variables."""
     reader = _Reader(source)
     return reader.cluster(), reader.findings
 
@@ -56,7 +56,7 @@ class _Reader:
 
     # Groups -------------------------------------------------------------------------------------------------------
 
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> Cluster:
         outline = [entry for role in ROLES for entry in self._instances_of(role)]
         outline = self._named_once(outline)
         self.instances_on: dict[str, list[str]] = collections.defaultdict(list)
@@ -65,14 +65,15 @@ class _Reader:
                 self.instances_on[host].append(name)
         proxy_host = self._proxy_host()
         self.planned_hosts = list(dict.fromkeys([*self.instances_on, *([proxy_host] if proxy_host else [])]))
+        self._broken_templates()
         self._unknown_variables()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
         self._shared_hosts()
         values, given = self._cluster_values()
-        hardware = tables.hardware(values["pd_hardware"]) if values["pd_hardware"] else None
-        if hardware is None:
-            self._read_without_hardware(outline)
-            return None
+        # Without its hardware nothing is planned, but what else is wrong shall be found: the largest one stands in.
+        self.hardware_known = bool(values["pd_hardware"])
+        hardware = tables.hardware(values["pd_hardware"] or "a3")
+        assert hardware is not None
         self.default_chips = hardware.chips_per_node
         # A rehearsal runs processes but shows what the production runtime would.
         runtime = _production_runtime(self.source["production"]) if self.rehearsal else values["pd_runtime"]
@@ -118,13 +119,8 @@ class _Reader:
             given=given,
             production_runtime=runtime,
             rehearsal=self.rehearsal,
+            hardware_known=self.hardware_known,
         )
-
-    def _read_without_hardware(self, outline: list[tuple[str, Role, list[str]]]) -> None:
-        """Name what else is wrong with the variables; nothing can be laid out."""
-        self.default_chips, self.sees_every_chip = 1, False
-        for name, role, hosts in outline:
-            self._instance(name, role, 0, hosts)
 
     def _instances_of(self, role: Role) -> list[tuple[str, Role, list[str]]]:
         group = self.groups.get(role) or {}
@@ -213,6 +209,18 @@ class _Reader:
             "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
         )
         return None
+
+    def _broken_templates(self) -> None:
+        for broken in self.source.get("broken", ()):
+            self._refused.add((broken["host"], broken["variable"]))
+            self.error(
+                "template",
+                broken["host"],
+                broken["variable"],
+                None,
+                f"{broken['variable']} cannot be evaluated on {broken['host']}: {broken['message']}",
+                "correct the template, or give the value itself",
+            )
 
     def _unknown_variables(self) -> None:
         where: dict[str, list[str]] = collections.defaultdict(list)
@@ -351,7 +359,9 @@ class _Reader:
             )
         elif variable.kind == "address":
             rule = "node-ip" if variable.name == "pd_node_ip" else rule
-        self.error(rule, host, variable.name, raw, f"{variable.name} {problem}; it is {_short(raw)}", fix)
+        # Of a mapping the problem names the entry.
+        shown = "" if isinstance(raw, dict) else f"; it is {_short(raw)}"
+        self.error(rule, host, variable.name, raw, f"{variable.name} {problem}{shown}", fix)
 
     def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
         if variable.kind in _PLACEHOLDER_KINDS:
@@ -458,11 +468,10 @@ class _Reader:
                 complete = False
         members = []
         for host in hosts:
-            member, member_given = self._member(name, host)
+            member, member_given, valid = self._member(name, host)
             given |= member_given
-            if member is None:
-                complete = False
-            else:
+            complete = complete and valid
+            if member is not None:
                 members.append(member)
         return Instance(
             name=name,
@@ -531,7 +540,8 @@ class _Reader:
             f"set {variable.name} {place}: {variable.meaning}",
         )
 
-    def _member(self, name: str, host: str) -> tuple[Member | None, set[str]]:
+    def _member(self, name: str, host: str) -> tuple[Member | None, set[str], bool]:
+        """(host's values, what was given, whether they can be laid out); None without an address."""
         values: dict[str, t.Any] = {}
         given = set()
         valid = True
@@ -549,8 +559,8 @@ class _Reader:
         node_ip = self._node_ip(host, name)
         if self._raw(VARIABLES["pd_node_ip"], host, name) is not _MISSING:
             given.add("pd_node_ip")
-        if node_ip is None or not valid:
-            return None, given
+        if node_ip is None:
+            return None, given, False
         chips_per_node = values["pd_chips_per_node"] or self.default_chips
         mapped = values["pd_mapped_chips"]
         every = list(range(chips_per_node))
@@ -573,6 +583,7 @@ class _Reader:
                 roce_addresses=values["pd_roce_addresses"],
             ),
             given,
+            valid,
         )
 
     def _node_ip(self, host: str, instance: str | None) -> str | None:

@@ -24,17 +24,23 @@ def visible_devices(mapped_chips: t.Sequence[int], wanted_chips: t.Sequence[int]
     return [index[chip] for chip in wanted_chips]
 
 
-def lay_out(cluster: Cluster) -> tuple[list[Placement], list[Finding]]:
-    """Placements of every complete instance, in the order prefill, decode, rank."""
+def lay_out(cluster: Cluster) -> tuple[list[Placement], list[Placement], list[Finding]]:
+    """(placements of every complete instance in rank order, shadows of the others, findings)."""
     placements: list[Placement] = []
+    shadows: list[Placement] = []
     findings: list[Finding] = []
     for instance in cluster.instances:
         findings += _check_members(instance)
-        if not instance.complete:
-            continue
-        shares = _shares(instance, findings)
+        shares = _shares(instance, findings) if instance.complete else []
         placements += [_placement(instance, member, start, local) for member, start, local in shares]
-    return placements, findings
+        if not instance.complete:
+            shadows += [_shadow(instance, member, rank) for rank, member in enumerate(instance.members)]
+    return placements, shadows, findings
+
+
+def _shadow(instance: Instance, member: Member, rank: int) -> Placement:
+    """One rank that runs nowhere, so that what is wrong with the options is found in the same run."""
+    return Placement(instance, member, rank, 1, [Process(rank, [rank], "", None)], shadow=True)
 
 
 def _check_members(instance: Instance) -> list[Finding]:

@@ -153,6 +153,7 @@ class Cluster:
     given: frozenset[str]
     production_runtime: str
     rehearsal: bool
+    hardware_known: bool
 
     def of(self, role: Role) -> list[Instance]:
         return [instance for instance in self.instances if instance.role == role]
@@ -188,13 +189,14 @@ class Process:
 
 @dataclasses.dataclass(slots=True)
 class Placement:
-    """One instance's share of one host."""
+    """One instance's share of one host. A shadow stands for a share that cannot be laid out: only its options count."""
 
     instance: Instance
     member: Member
     dp_rank_start: int
     dp_size_local: int
     processes: list[Process]
+    shadow: bool = False
     kv_listen: tuple[int, int] | None = None
     ports: list[PortRange] = dataclasses.field(default_factory=list)
 

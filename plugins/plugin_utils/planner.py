@@ -46,16 +46,20 @@ def plan(source: inventory.Source) -> Plan:
 
 def _plan(source: inventory.Source) -> Plan:
     cluster, findings = inventory.read(source)
-    if cluster is None:
-        return Plan(None, [], None, _once(findings))
-    placements, layout_findings = layout.lay_out(cluster)
-    findings += layout_findings
+    placements, shadows, layout_findings = layout.lay_out(cluster)
     transport = connectors.transport(cluster)
     ports.assign(cluster, placements, transport)
-    arguments = _fill_commands(cluster, placements, findings)
-    findings += rules.check(rules.Context(cluster, placements, arguments, transport))
+    everywhere = [*placements, *shadows]
+    arguments = _fill_commands(cluster, everywhere, findings)
+    rule_findings = rules.check(rules.Context(cluster, placements, everywhere, arguments, transport))
+    if not cluster.hardware_known:
+        # Another generation stood in: what follows from its chips says nothing.
+        layout_findings, rule_findings = [], [f for f in rule_findings if f.rule not in rules.BY_HARDWARE]
+    findings += layout_findings + rule_findings
     if "production" in source:
         findings = _with_production(findings, _plan(source["production"]).findings)
+    if not cluster.hardware_known:
+        return Plan(None, [], None, _once(findings))
     return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings))
 
 

@@ -425,6 +425,10 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
 
 
 def _mapping(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        raise BadValue(
+            "is text that looks like JSON, not a mapping; INI inventories take Python literals (True, None) only"
+        )
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise BadValue("must be a mapping with text keys")
     _check_content(value, "")
@@ -432,24 +436,35 @@ def _mapping(variable: Variable, value: t.Any) -> Converted:
 
 
 def _arguments(variable: Variable, value: t.Any) -> Converted:
-    _mapping(variable, value)
-    for name, argument in value.items():
-        if name.startswith("-"):
-            raise BadValue(f"has the key {name!r}; give long options without leading dashes")
-        if not _ARGUMENT.match(name):
-            raise BadValue(f"has the key {name!r}, which is no option name")
-        _no_nul(name, argument)
-        if name.startswith("no-") and argument is False:
-            raise BadValue(f"has {name}: false; give {name[3:]}: true instead")
-    return value, False
+    return _keyed(variable, value, _argument_problem)
+
+
+def _argument_problem(name: str, argument: t.Any) -> str | None:
+    if name.startswith("-"):
+        return f"has the key {name!r}; give long options without leading dashes"
+    if not _ARGUMENT.match(name):
+        return f"has the key {name!r}, which is no option name"
+    if name.startswith("no-") and argument is False:
+        return f"has {name}: false; give {name[3:]}: true instead"
+    return _nul_problem(name, argument)
 
 
 def _environment(variable: Variable, value: t.Any) -> Converted:
+    return _keyed(variable, value, _environment_problem)
+
+
+def _environment_problem(name: str, content: t.Any) -> str | None:
+    if not _ENV_NAME.match(name):
+        return f"has the key {name!r}, which is no environment variable name"
+    return _nul_problem(name, content)
+
+
+def _keyed(variable: Variable, value: t.Any, problem_of: t.Callable[[str, t.Any], str | None]) -> Converted:
+    """A mapping whose entries are looked at one by one; everything wrong is said."""
     _mapping(variable, value)
-    for name, content in value.items():
-        _no_nul(name, content)
-        if not _ENV_NAME.match(name):
-            raise BadValue(f"has the key {name!r}, which is no environment variable name")
+    problems = [problem for name, item in value.items() if (problem := problem_of(name, item))]
+    if problems:
+        raise BadValue("; it ".join(problems))
     return value, False
 
 
@@ -468,10 +483,9 @@ def _check_content(value: t.Any, where: str) -> None:
         raise BadValue(f"has a value of type {type(value).__name__} in {where}")
 
 
-def _no_nul(name: str, value: t.Any) -> None:
+def _nul_problem(name: str, value: t.Any) -> str | None:
     """A word of a command line or environment ends at a NUL; inside JSON it is escaped."""
-    if isinstance(value, str) and "\0" in value:
-        raise BadValue(f"has a NUL character in {name}")
+    return f"has a NUL character in {name}" if isinstance(value, str) and "\0" in value else None
 
 
 _CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {

@@ -13,6 +13,10 @@ from ..model import Finding
 from . import cluster, engine_options, ports, sizes
 from .context import Context
 
+# Rules whose outcome depends on the hardware generation.
+BY_HARDWARE = frozenset(
+    ("image-hardware", "kv-port-reserve", "listener-in-reserve", "port-conflict", "chips-mapped-twice")
+)
 _ALL = (*cluster.RULES, *sizes.RULES, *ports.RULES, *engine_options.RULES)
 
 
@@ -21,4 +25,4 @@ def check(context: Context) -> list[Finding]:
     return [finding for rule in _ALL for finding in rule(context)]
 
 
-__all__ = ["Context", "check"]
+__all__ = ["BY_HARDWARE", "Context", "check"]

@@ -93,4 +93,5 @@ RULES: dict[str, str] = {
     "chips-mapped-twice": "One chip in two containers",
     "option-value": "A value that an engine option does not take",
     "engine-id-differs": "An instance with two engine ids",
+    "template": "A template that cannot be evaluated",
 }

@@ -16,10 +16,11 @@ from ..model import Cluster, Finding, Instance, Placement, Role
 
 @dataclasses.dataclass
 class Context:
-    """arguments holds the merged options of each placement, in the order of placements."""
+    """placements can be laid out; everywhere has the shadows of the others too, and arguments their merged options."""
 
     cluster: Cluster
     placements: list[Placement]
+    everywhere: list[Placement]
     arguments: list[Arguments]
     transport: Transport
 
@@ -41,16 +42,16 @@ class Context:
     def options_of(self) -> dict[str, list[tuple[Placement, Arguments]]]:
         """Instance name -> its placements with distinct options: one entry where all hosts have the same."""
         out: dict[str, list[tuple[Placement, Arguments]]] = collections.defaultdict(list)
-        for placement, args in zip(self.placements, self.arguments, strict=True):
+        for placement, args in zip(self.everywhere, self.arguments, strict=True):
             entries = out[placement.instance.name]
             if not any(known is args or known == args for _placement, known in entries):
                 entries.append((placement, args))
         return out
 
     def of_role(self, role: Role) -> t.Iterator[tuple[Placement, Arguments]]:
-        for instance in self.complete:
+        for instance in self.cluster.instances:
             if instance.role == role:
-                yield from self.options_of[instance.name]
+                yield from self.options_of.get(instance.name, [])
 
 
 def error(rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> Finding:

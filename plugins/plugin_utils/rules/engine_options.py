@@ -74,7 +74,7 @@ def text_booleans(context: Context) -> t.Iterator[Finding]:
 def _layers(context: Context) -> t.Iterator[tuple[Placement, str, dict[str, t.Any]]]:
     """Every mapping of options once, with a placement it concerns."""
     seen: set[int] = set()
-    for placement in context.placements:
+    for placement in context.everywhere:
         for variable, layer in (
             ("pd_engine_args_common", context.cluster.engine_args_common),
             ("pd_engine_args", placement.instance.engine_args),

@@ -30,7 +30,7 @@ def sh(name: str, script: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "label": name.replace("rank", "rank "), "argv": ["sh", "-c", script], **more}
 
 
-def until(condition: Callable[[], Any], seconds: float = 8.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -96,7 +96,7 @@ class Unit:
         lines = (self.logs / f"{name}.log").read_text().splitlines()
         return "\n".join(line for line in lines if not line.startswith(launcher.ANNOUNCEMENT))
 
-    def finish(self, seconds: float = 8.0) -> tuple[int, str]:
+    def finish(self, seconds: float = 30.0) -> tuple[int, str]:
         assert self.process is not None
         _, errors = self.process.communicate(timeout=seconds)
         return self.process.returncode, errors

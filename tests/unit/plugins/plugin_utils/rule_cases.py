@@ -515,6 +515,16 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         "instance-name", "dots and dashes", base(groups={"decode": {"hosts": [], "children": {"d-a.1": ["d1", "d2"]}}})
     ),
     Provoking(
+        "template",
+        "an undefined variable",
+        {**base(), "broken": [{"host": "p1", "variable": "pd_nic", "message": "'x' is undefined"}]},
+        "p1",
+        "pd_nic",
+        None,
+        ("p1", "'x' is undefined"),
+    ),
+    Quiet("template", "none is broken", {**base(), "broken": []}),
+    Provoking(
         "option-value",
         "a flag with a word",
         base(p2={"pd_engine_args_extra": {"enforce-eager": "maybe"}}),
