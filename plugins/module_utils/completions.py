@@ -352,7 +352,8 @@ class Door:
         connection.request("POST", f"{path}/v1/{request.api}", body, headers)
         response = connection.getresponse()
         answer = Answer(request.stream and response.status == 200)
-        while True:
+        # Newer Pythons close a response, and the channel with it, as soon as its last byte has been read.
+        while not response.isclosed():
             left = self.timeout - (time.monotonic() - begun)
             if left <= 0:
                 raise TimeoutError
