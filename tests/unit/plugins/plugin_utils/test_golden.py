@@ -34,6 +34,7 @@ PLANS: dict[str, tuple[str, dict[str, t.Any]]] = {
     "2p1d-layerwise": ("2p1d", {"pd_connector": "MooncakeLayerwiseConnector"}),
     "1p1d": ("1p1d", {}),
     "one_host": ("one_host", {}),
+    "over_a_bastion": ("over_a_bastion", {}),
 }
 
 
