@@ -86,6 +86,10 @@ lab-down: ## Remove the lab's hosts
 test-lab: setup-dev lab-image ## Run the Molecule scenarios in the lab
 	$(LABCTL) run molecule test --all --no-command-borders $(ARGS)
 
+.PHONY: test-hosts
+test-hosts: setup-dev lab-image ## Run the tests of faults, operators and access in the lab
+	$(LABCTL) run .venv/bin/python -m pytest tests/lab --junitxml=tests/output/lab.xml $(ARGS)
+
 .PHONY: lint
 lint: setup-dev ## Run all linters and type checks, and check what a release would hold
 	.venv/bin/yamllint --strict .
@@ -99,6 +103,10 @@ lint: setup-dev ## Run all linters and type checks, and check what a release wou
 .PHONY: benchmark
 benchmark: setup-dev ## Measure the planner and the playbooks
 	PYTHONPATH=.ansible/collections $(PYTHON_BIN) -m benchmarks $(ARGS)
+
+.PHONY: benchmark-lab
+benchmark-lab: setup-dev lab-image ## Measure site.yml over SSH in the lab
+	$(LABCTL) run .venv/bin/python -m benchmarks.lab $(ARGS)
 
 .PHONY: build
 build: setup ## Build the collection's artifact into build/
