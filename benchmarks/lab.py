@@ -15,6 +15,7 @@ import sys
 import tempfile
 import typing as t
 
+import pytest
 import yaml
 
 from tests.lab.conftest import IN_LAB, Cluster, Lab, Run, inventory
@@ -82,7 +83,11 @@ def main() -> int:
         print("This runs in the lab: make benchmark-lab", file=sys.stderr)
         return 2
     lab = Lab()
-    lab.up()
+    try:
+        lab.up()
+    except pytest.exit.Exception as problem:
+        print(problem, file=sys.stderr)
+        return 2
     try:
         with tempfile.TemporaryDirectory() as folder:
             hosts = inventory(lab)

@@ -16,20 +16,11 @@ import typing as t
 import ansible_runner
 import yaml
 
+from tests.integration.conftest import CONTROLLER_ACTIONS
+
 from . import fleet
 
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
-# Actions of ours that run on the controller; with ansible.builtin's own they never reach the managed host.
-CONTROLLER_ACTIONS = {
-    "ascend.pd_serving.plan",
-    "ascend.pd_serving.status",
-    "ascend.pd_serving.summary",
-    "ansible.builtin.set_fact",
-    "ansible.builtin.debug",
-    "ansible.builtin.fail",
-    "ansible.builtin.meta",
-    "ansible.builtin.validate_argument_spec",
-}
 
 
 class Run(t.NamedTuple):

@@ -17,6 +17,19 @@ import ansible_runner
 import pytest
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
+# What runs on the managed host is counted; these run on the controller.
+CONTROLLER_ACTIONS = {
+    "ascend.pd_serving.plan",
+    "ascend.pd_serving.status",
+    "ascend.pd_serving.summary",
+    "ansible.builtin.set_fact",
+    "ansible.builtin.debug",
+    "ansible.builtin.fail",
+    "ansible.builtin.meta",
+    "ansible.builtin.include_role",
+    "ansible.builtin.include_tasks",
+    "ansible.builtin.validate_argument_spec",
+}
 
 
 @dataclasses.dataclass
@@ -33,12 +46,16 @@ class Result:
     def changed(self) -> dict[str, int]:
         return {host: count for host, count in self.stats.get("changed", {}).items() if count}
 
-    def changed_tasks(self) -> set[tuple[str, str]]:
-        return {
-            (event["event_data"]["host"], event["event_data"]["task"])
-            for event in self.events
-            if event["event"] == "runner_on_ok" and event["event_data"].get("res", {}).get("changed")
-        }
+    def on_hosts(self) -> dict[str, list[str]]:
+        """Host -> tasks that were executed on it."""
+        done: dict[str, list[str]] = {}
+        for event in self.events:
+            data = event.get("event_data", {})
+            if event["event"] in ("runner_on_ok", "runner_on_failed") and (
+                data["resolved_action"] not in CONTROLLER_ACTIONS
+            ):
+                done.setdefault(data["host"], []).append(data["task"])
+        return done
 
     def hosts(self) -> set[str]:
         return {event["event_data"]["host"] for event in self.events if "host" in event.get("event_data", {})}
@@ -139,7 +156,8 @@ class Rehearsal:
 
     def plan(self) -> dict[str, t.Any]:
         out = self.folder / "plan.json"
-        self.run("plan.yml", plan_out=str(out))
+        run = self.run("plan.yml", plan_out=str(out))
+        assert run.rc == 0, run.stdout
         loaded: dict[str, t.Any] = json.loads(out.read_text(encoding="utf-8"))
         return loaded
 
@@ -153,6 +171,15 @@ def complete(url: str, model: str, **more: t.Any) -> dict[str, t.Any]:
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
         loaded: dict[str, t.Any] = json.loads(answer.read())
         return loaded
+
+
+def wait_for(what: t.Callable[[], bool], seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if what():
+            return True
+        time.sleep(0.1)
+    return what()
 
 
 @pytest.fixture
@@ -171,4 +198,4 @@ def rehearse(tmp_path: pathlib.Path) -> t.Iterator[t.Callable[..., Rehearsal]]:
     for rehearsal in made:
         if rehearsal.processes():
             rehearsal.run("stop.yml")
-        assert rehearsal.processes() == []
+    assert [process for rehearsal in made for process in rehearsal.processes()] == []

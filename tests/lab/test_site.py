@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .conftest import Deployed, Lab, wait_for
+from ..integration.conftest import wait_for
+from .conftest import Deployed, Lab
 
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SECONDS = {"s": 1, "m": 60, "h": 3600}

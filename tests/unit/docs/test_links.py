@@ -106,7 +106,7 @@ def test_commands_name_playbooks_and_inventories_that_exist(page: Page) -> None:
 @by_page
 def test_files_in_code_exist(page: Page) -> None:
     """`plugins/...`, `docs/...` and the like in running text are paths of this checkout."""
-    tops = "docs|inventories|playbooks|plugins|roles|tests|tools|changelogs|benchmarks"
+    tops = "docs|inventories|molecule|playbooks|plugins|roles|tests|tools|changelogs|benchmarks"
     names = re.findall(rf"`((?:{tops})/[\w./-]*)`", "\n".join(page.prose))
     assert [name for name in names if not (ROOT / name).exists()] == []
 

@@ -207,15 +207,6 @@ def kv_config(source: Source, instance: str = "p-a", host: str = "p1") -> t.Any:
     return json.loads(value_of(argv_of(source, instance, host), "--kv-transfer-config"))
 
 
-def with_options(source: Source, hosts: t.Iterable[str], **options: t.Any) -> Source:
-    """The source with more pd_engine_args on these hosts; `_` in a name stands for `-`."""
-    for host in hosts:
-        given = source["hosts"][host].get("pd_engine_args", {})
-        named = {name.replace("_", "-"): value for name, value in options.items()}
-        source["hosts"][host]["pd_engine_args"] = {**given, **named}
-    return source
-
-
 def speculative(tokens: t.Any, method: t.Any = "deepseek_mtp") -> Variables:
     """pd_engine_args of a role with this many speculative tokens; ABSENT leaves the option out."""
     if tokens is ABSENT:

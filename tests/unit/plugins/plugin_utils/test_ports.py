@@ -340,7 +340,9 @@ def test_the_fix_of_a_reserve_finding_works() -> None:
 def test_the_fix_for_a_later_host_of_an_instance_works_for_all_of_them() -> None:
     """d2 binds kv_port + 16 and on: a value that clears d2 alone still has d1 inside."""
     source = base(all={"pd_connector": LAYERWISE}, decode={"pd_kv_port": 35980})
-    for finding in planned(source).errors:
+    errors = planned(source).errors
+    assert [finding.host for finding in errors] == ["d1", "d2"]
+    for finding in errors:
         good = next(int(word) for word in finding.fix.split() if word.isdigit())
         repaired = base(all={"pd_connector": LAYERWISE}, decode={"pd_kv_port": good})
         assert not planned(repaired).findings, finding.fix
