@@ -199,7 +199,10 @@ def _problem(unit: dict[str, t.Any], state: dict[str, t.Any], host: str) -> str 
     instance = unit["instance"]
     sick = [process for process in state["processes"] if process["health"] == "unhealthy"]
     if not state["deployed"]:
-        return f"instance {instance} is not deployed on {host}: run site.yml (or {unit['role']}.yml) without --limit to leave it out"
+        return (
+            f"instance {instance} is not deployed on {host}, so there is nothing to wait for: "
+            f"run site.yml (or {unit['role']}.yml), which deploys it"
+        )
     if not state["running"]:
         end = state.get("end") or {}
         ended = [process for process in state["processes"] if process.get("code") is not None] or state["processes"]

@@ -38,7 +38,10 @@ class ActionModule(ActionBase):
             if unit["unknown"]
         ]
         asked = set(options["found"])
-        missing = sorted({host for instance in overview["instances"] for host in instance["hosts"]} - asked)
+        planned = {host for instance in overview["instances"] for host in instance["hosts"]}
+        if overview["proxy"]:
+            planned.add(overview["proxy"]["host"])
+        missing = sorted(planned - asked)
         display.display("\n".join(["", *report.status_lines(states), *strangers, ""]))
         if missing:
             display.display(

@@ -92,6 +92,12 @@ def apply(change: Change) -> None:
         if change.running[name] != value:
             with open(parameter_path(name), "w", encoding="ascii") as stream:
                 stream.write(value)
+            got = read(parameter_path(name)).strip()
+            if name == HUGEPAGES and got != value:
+                raise KernelError(
+                    f"{name}: the kernel gave {got or 'nothing'} of {value}: too little memory in one piece. Restart the host, "
+                    "or ask for less"
+                )
     temporary = change.file + ".new"
     with open(temporary, "w", encoding="ascii") as stream:
         stream.write(change.after)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""One run at a time changes a cluster: a file on one of its hosts names the run that does.
+"""One run at a time changes a cluster on a host: a file there names the run that does.
 
 Every look at the file and every change of it happens under a kernel lock on its folder, so that of two runs that come
 at the same moment one has it and the other one sees that. The kernel takes that lock away from a process that dies.

@@ -233,7 +233,6 @@ class Watch:
         self._unhealthy: dict[tuple[str, str], int] = {}
         self._begun = time.monotonic()
         self._start_patience = 0.0
-        self._unhealthy_enough = 1
         self.reports: dict[str, Report] = {}
 
     @property
@@ -264,7 +263,7 @@ class Watch:
                 self._count_unhealthy((name, process["name"]), process)
         if any(self._has_ended(name) for name in names):
             return "ended"
-        if any(count >= self._unhealthy_enough for count in self._unhealthy.values()):
+        if any(count >= UNHEALTHY_IN_A_ROW for count in self._unhealthy.values()):
             return "unhealthy"
         ready = all(
             self.reports[n]["running"] and self.reports[n]["ready"] == len(self.reports[n]["processes"]) for n in names
@@ -272,10 +271,14 @@ class Watch:
         return "ready" if ready else "waiting"
 
     def _count_unhealthy(self, key: tuple[str, str], process: Report) -> None:
-        """While it is waited for, a process is only called unhealthy when it stays so."""
+        """A process is only called unhealthy when it stays so: one slow answer is no reason to restart a group."""
         self._unhealthy[key] = self._unhealthy.get(key, 0) + 1 if process["health"] == "unhealthy" else 0
-        if 0 < self._unhealthy[key] < self._unhealthy_enough:
+        if self._in_doubt(self._unhealthy[key]):
             process["health"] = "loading"
+
+    @staticmethod
+    def _in_doubt(times: int) -> bool:
+        return 0 < times < UNHEALTHY_IN_A_ROW
 
     def _has_ended(self, name: str) -> bool:
         if self.reports[name]["running"]:
@@ -287,8 +290,13 @@ class Watch:
         deadline = self._begun + seconds
         if seconds > 0:
             self._start_patience = START_PATIENCE
-            self._unhealthy_enough = UNHEALTHY_IN_A_ROW
         verdict = self.look()
+        # Who does not wait wants a judgement all the same; it takes a moment only where a health page answered wrongly.
+        doubts = 0 if seconds > 0 else UNHEALTHY_IN_A_ROW - 1
+        while doubts and any(map(self._in_doubt, self._unhealthy.values())):
+            doubts -= 1
+            time.sleep(POLL_SECONDS)
+            verdict = self.look()
         while verdict == "waiting" and time.monotonic() < deadline:
             time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
             verdict = self.look()

@@ -150,6 +150,8 @@ sample:
   type: dict
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import completions
@@ -191,7 +193,18 @@ def main() -> None:
     completions.allow_connections(completions.thread_limit(endpoints))
     door = completions.Door(params["proxy_url"], params["model"], params["timeout"], params["api_key"])
     check = completions.Check(door, endpoints, requests, params["max_tokens"], params["chat"])
-    module.exit_json(changed=False, **check.run())
+    result = check.run()
+    if result["not_judged"]:
+        module.warn(f"not judged, since they count no requests at /metrics: {named(result['not_judged'])}")
+    if result["ok"] and result["local_prefill"] == "not judged":
+        module.warn("not judged: whether decode got its KV cache from prefill, since no decode endpoint counts that")
+    module.exit_json(changed=False, **result)
+
+
+def named(names: t.Sequence[str]) -> str:
+    """The first of them and how many more."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
 
 
 if __name__ == "__main__":

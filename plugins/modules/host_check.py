@@ -292,6 +292,9 @@ def main() -> None:
         ]
     except (units.UnitError, OSError) as error:
         module.fail_json(msg=str(error))
+    for finding in findings:
+        if finding["severity"] == "warning":
+            module.warn(f"{finding['message']}. Fix: {finding['fix']}")
     docker = None if seen.version is None else dataclasses.asdict(seen.version)
     module.exit_json(changed=False, findings=findings, docker=docker)
 

@@ -11,8 +11,8 @@ short_description: Let only one run at a time change a cluster
 version_added: 0.1.0
 author: the ascend.pd_serving contributors (@ascend-pd-serving)
 description:
-  - Takes and gives back the lock of a cluster, the file C(<base_dir>/<cluster>/run.lock) on one host. All runs have to
-    use the same host for it; the one of the proxy is the cluster's only one.
+  - Takes and gives back the lock of a cluster on a host, the file C(<base_dir>/<cluster>/run.lock). A run takes it on
+    every host that it changes, so that runs with different limits meet where they overlap.
   - Fails when another run has the lock, and says who, since when, doing what, and how to go on all the same.
   - A lock is stale, and is taken over with a warning, when it is too old, or when the run that has it was started on
     this controller and has ended.

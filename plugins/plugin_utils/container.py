@@ -94,5 +94,14 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
     return out
 
 
+def on_host(mounts_: t.Sequence[str], path: str) -> str:
+    """Where a path of the container lies on the host: below the source of the mount that holds it most closely."""
+    holding = [mount for mount in mounts_ if f"{path}/".startswith(f"{_target(mount)}/")]
+    if not holding:
+        return path
+    closest = max(holding, key=lambda mount: len(_target(mount)))
+    return closest.split(":")[0].rstrip("/") + path[len(_target(closest)) :]
+
+
 def _target(mount: str) -> str:
     return mount.split(":")[1].rstrip("/")

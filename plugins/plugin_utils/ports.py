@@ -18,6 +18,7 @@ from .layout import is_headless
 from .model import Cluster, Instance, Placement, PortRange, Role
 
 API_PORT, RPC_PORT, STEP = 7100, 12321, 100
+ADXL = "AscendDirectTransport"
 HCCL = "hccl"
 
 
@@ -216,22 +217,21 @@ def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[P
 
     Mooncake's transfer engine picks its RPC port in 15000-17000; AscendDirectTransport one in
     base + chip * R .. base + (chip + 1) * R, counted over the chips of the node; HCCL takes 16 or 32 ports from
-    HCCL_IF_BASE_PORT. Per-process environment can move the last two.
+    HCCL_IF_BASE_PORT. Per-process environment can move the last two, so each placement may have ranges of its own.
     """
-    process = placements[0].processes[0]
     chips = max(placement.member.chips_per_node for placement in placements)
     per_chip = tables.adxl_ports_per_chip(cluster.versions, cluster.port_reserve)
-    adxl = tables.adxl_base(process.env)
-    # The guide's ranges end before the next thousand; the measured one includes its last port.
-    adxl_last = adxl + chips * per_chip - (per_chip == 1000)
-    hccl = tables.port(process.env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT
-    return [
-        PortRange(
-            tables.TRANSFER_ENGINE_FIRST, tables.TRANSFER_ENGINE_LAST, "mooncake transfer engine", "MC_MIN_RPC_PORT"
-        ),
-        PortRange(adxl, adxl_last, "AscendDirectTransport", "ASCEND_BASE_PORT"),
-        PortRange(hccl, hccl + tables.hccl_port_count(cluster.versions) - 1, HCCL, "HCCL_IF_BASE_PORT"),
-    ]
+    first, last = tables.TRANSFER_ENGINE_FIRST, tables.TRANSFER_ENGINE_LAST
+    ranges = [PortRange(first, last, "mooncake transfer engine", "MC_MIN_RPC_PORT")]
+    for env in [placement.processes[0].env for placement in placements]:
+        adxl = tables.adxl_base(env)
+        # The guide's ranges end before the next thousand; the measured one includes its last port.
+        adxl_last = adxl + chips * per_chip - (per_chip == 1000)
+        hccl = tables.port(env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT
+        hccl_last = hccl + tables.hccl_port_count(cluster.versions) - 1
+        ranges.append(PortRange(adxl, adxl_last, ADXL, "ASCEND_BASE_PORT"))
+        ranges.append(PortRange(hccl, hccl_last, HCCL, "HCCL_IF_BASE_PORT"))
+    return list(dict.fromkeys(ranges))
 
 
 def merged(ranges: t.Iterable[PortRange]) -> str:

@@ -206,8 +206,13 @@ def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
 def warm_up(state: str) -> None:
     """Let one simulator compile what the others will load."""
     if not (pathlib.Path(state) / "pycache").exists():
-        wrapper = next((pathlib.Path(state) / "hosts").glob(f"*{SIMULATOR_DIRECTORY}/bin/vllm"))
-        subprocess.run([str(wrapper), "--version"], check=True, stdout=subprocess.DEVNULL, timeout=30)
+        wrapper = next((pathlib.Path(state) / "hosts").glob(f"*{SIMULATOR_DIRECTORY}/bin/vllm"), None)
+        if wrapper is None:
+            return
+        try:
+            subprocess.run([str(wrapper), "--version"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        except subprocess.SubprocessError as problem:
+            raise RehearsalError(f"the simulator does not start: {problem}") from problem
 
 
 def upstream_directory(prefix: str) -> pathlib.Path:

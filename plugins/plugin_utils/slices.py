@@ -16,7 +16,7 @@ import typing as t
 
 from . import planner, scripts
 from .command import PROXY_VARIABLES
-from .container import container, mounts, unit_name
+from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
 
 STOP_GRACE_SECONDS = 60
@@ -280,10 +280,12 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
     chips = sorted({chip for placement in placements for chip in placement.member.mapped_chips})
     paths: dict[str, dict[str, t.Any]] = {}
     for placement in placements:
-        for mount in mounts(cluster, placement):
+        mounted = mounts(cluster, placement)
+        model = on_host(mounted, cluster.model_path) if cluster.runtime == "docker" else cluster.model_path
+        for mount in mounted:
             source, target = mount.split(":")[:2]
             path = target if cluster.runtime == "process" and not cluster.rehearsal else source
-            if path.rstrip("/") != cluster.model_path:
+            if path.rstrip("/") != model:
                 kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
                 paths[path] = {
                     "path": path,
@@ -291,7 +293,7 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
                     "variable": "pd_mounts",
                     "why": "mounted into the engine's container",
                 }
-        for path, kind in ((cluster.model_path, "directory"), (f"{cluster.model_path}/config.json", "file")):
+        for path, kind in ((model, "directory"), (f"{model}/config.json", "file")):
             paths[path] = {"path": path, "type": kind, "variable": "pd_model_path", "why": "the model to serve"}
     return {
         "chips": chips,

@@ -165,6 +165,18 @@ def _listens(address: str, port: int) -> bool:
     return True
 
 
+def test_a_proxy_that_cannot_start_is_told_beside_healthy_engines(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    assert cluster.run("prefill.yml").rc == 0
+    proxy = cluster.plan()["proxy"]
+    with socket.create_server((proxy["address"], proxy["port"])):
+        refused = cluster.run("proxy.yml", proxy_ready_timeout=20)
+    assert refused.rc != 0 and "The proxy on p1 does not answer" in refused.messages(), refused.stdout
+    assert "address already in use" in refused.messages()
+    served = cluster.run("proxy.yml")
+    assert served.rc == 0, served.stdout
+
+
 def test_two_operators_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
     cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
     cluster.run("preflight.yml")
@@ -174,7 +186,11 @@ def test_two_operators_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
     lock.write_text(json.dumps(other), encoding="utf-8")
     refused = cluster.run("site.yml")
     assert refused.rc != 0 and refused.changed() == {}
-    assert "ana@bastion" in refused.messages() and "lock_force" in refused.messages()
+    assert (
+        "d1: another run" in refused.messages()
+        and "ana@bastion" in refused.messages()
+        and "lock_force" in refused.messages()
+    )
     assert not (cluster.state / "hosts/p1/opt/pd_serving/pd/run.lock").exists(), "what was taken is given back"
     forced = cluster.run("site.yml", lock_force=True)
     assert forced.rc == 0, forced.stdout

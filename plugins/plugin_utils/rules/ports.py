@@ -7,7 +7,7 @@ from __future__ import annotations
 import typing as t
 
 from ..model import Finding, Placement, PortRange
-from ..ports import shared_ranges
+from ..ports import ADXL, shared_ranges
 from .context import Context, error, warning
 
 _Taken = tuple[PortRange, str, Placement | None]
@@ -62,14 +62,14 @@ def kv_port_reserve(context: Context) -> t.Iterator[Finding]:
     """kv_port blocks must stay clear of the ports that every worker's transport picks at random."""
     seen: set[tuple[str, int]] = set()
     for host, placements in context.on_host.items():
-        transfer_engine, adxl, hccl = shared_ranges(context.cluster, placements)
+        shared = sorted(shared_ranges(context.cluster, placements), key=lambda reserve: reserve.owner != ADXL)
         for placement in placements:
             instance = placement.instance
             assert instance.kv_port is not None
             listens = placement.kv_listen is not None
             first, last = placement.kv_listen or (instance.kv_port, instance.kv_port)
             block = PortRange(first, last, "kv", "pd_kv_port")
-            for reserve in (adxl, transfer_engine, hccl):
+            for reserve in shared:
                 if not block.overlaps(reserve):
                     continue
                 if not listens:
@@ -77,7 +77,7 @@ def kv_port_reserve(context: Context) -> t.Iterator[Finding]:
                     if (instance.name, reserve.first) in seen:
                         continue
                     seen.add((instance.name, reserve.first))
-                yield _in_reserve(context, host, placement, block, reserve, adxl, listens)
+                yield _in_reserve(context, host, placement, block, reserve, shared, listens)
 
 
 def _in_reserve(
@@ -86,16 +86,17 @@ def _in_reserve(
     placement: Placement,
     block: PortRange,
     reserve: PortRange,
-    adxl: PortRange,
+    shared: t.Sequence[PortRange],
     listens: bool,
 ) -> Finding:
     instance, chips = placement.instance, placement.member.chips_per_node
-    if reserve is adxl:
+    if reserve.owner == ADXL:
         why = f"from which {reserve.owner} picks its ports ({(reserve.last + 1 - reserve.first) // chips} per chip, {chips} chips)"
     else:
         why = f"which {reserve.owner} takes"
     # One value for all hosts of the instance; its first host has no ranks before it, so its block starts there.
-    lowest = max(reserve.last, adxl.last if reserve.last < adxl.first else 0) + 1
+    above = (other.last for other in shared if other.owner == ADXL and reserve.last < other.first)
+    lowest = max([reserve.last, *above]) + 1
     say = error if listens else warning
     takes = f"listens on {block}" if listens else "does not listen itself, but its kv_port lies"
     return say(
@@ -108,7 +109,7 @@ def _in_reserve(
         f"set pd_kv_port to {lowest} or more"
         + (
             ", or pd_port_reserve: measured for the range the image's Mooncake really takes"
-            if reserve is adxl and context.cluster.port_reserve == "documented"
+            if reserve.owner == ADXL and context.cluster.port_reserve == "documented"
             else ""
         ),
     )

@@ -60,6 +60,14 @@ def test_a_second_cluster_adds_its_ports(host: pathlib.Path) -> None:
     assert not kernel.plan(file, "7100-7115", 16).needed
 
 
+def test_fewer_hugepages_than_asked_for_are_no_success(host: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = kernel.plan(str(host / "90.conf"), None, 16)
+    monkeypatch.setattr(kernel, "read", lambda _path: "3\n")
+    with pytest.raises(kernel.KernelError, match=r"vm.nr_hugepages: the kernel gave 3 of 16"):
+        kernel.apply(change)
+    assert not (host / "90.conf").exists()
+
+
 def test_after_a_reboot_the_files_value_is_merged_again(host: pathlib.Path) -> None:
     file = str(host / "90.conf")
     kernel.apply(kernel.plan(file, "7100-7115", None))

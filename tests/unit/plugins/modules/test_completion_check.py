@@ -296,7 +296,7 @@ def test_a_decode_endpoint_that_prefills_itself_is_named(small: Deployment) -> N
     assert "prompt tokens itself, 1 whole prompts or more: the KV cache did not come from prefill" in failure
 
 
-def test_what_is_not_counted_is_not_judged(small: Deployment) -> None:
+def test_what_is_not_counted_is_not_judged(small: Deployment, warned: list[str]) -> None:
     for engine in small.engines:
         engine.by_source = False
     small.engines[0].statistics = False
@@ -304,6 +304,7 @@ def test_what_is_not_counted_is_not_judged(small: Deployment) -> None:
     assert result["ok"]
     assert (result["local_prefill"], result["not_judged"]) == ("not judged", ["prefill rank 0"])
     assert result["roles"]["prefill"] == {"total": 2, "reached": 1}
+    assert len(warned) == 2 and warned[0].endswith("prefill rank 0") and "KV cache from prefill" in warned[1]
 
 
 def test_an_endpoint_that_starts_anew_meanwhile_is_named(small: Deployment) -> None:

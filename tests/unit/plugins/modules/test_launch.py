@@ -433,8 +433,11 @@ class _Page(BaseHTTPRequestHandler):
     statuses: ClassVar[dict[str, int]] = {}
 
     def do_GET(self) -> None:
-        self.send_response(self.statuses.get(self.path, 200))
+        self.send_response(self.status())
         self.end_headers()
+
+    def status(self) -> int:
+        return self.statuses.get(self.path, 200)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -531,6 +534,17 @@ def test_the_gate_closes_when_a_rank_stays_unhealthy(host: Host, pages: str, mon
     assert result["verdict"] == "unhealthy" and result["waited_seconds"] < 3
     assert result["units"]["pd-a"]["processes"][0]["answer"] == "HTTP 500"
     assert host.info(units=[{"name": "pd-a"}])["verdict"] == "unhealthy"
+
+
+def test_one_slow_answer_is_no_illness(host: Host, pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise any run would restart a group of many hosts for it."""
+    monkeypatch.setattr(unit_report, "POLL_SECONDS", 0.1)
+    host.launch(unit("pd-a", rank(0, health_url=pages + "/slow")))
+    answers = iter([500, 500])
+    monkeypatch.setattr(_Page, "statuses", {})
+    monkeypatch.setattr(_Page, "status", lambda _page: next(answers, 200))
+    found = host.info(units=[{"name": "pd-a"}])
+    assert (found["verdict"], found["units"]["pd-a"]["processes"][0]["health"]) == ("ready", "ready")
 
 
 def test_the_gate_gives_a_unit_time_to_appear(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

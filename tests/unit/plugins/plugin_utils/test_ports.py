@@ -303,6 +303,17 @@ def test_shared_ranges(variables: Variables, expected: list[tuple[int, int]]) ->
     assert [(entry["first"], entry["last"]) for entry in row["shared_ports"]] == expected
 
 
+def test_placements_of_a_host_have_shared_ranges_of_their_own() -> None:
+    moved = {"p-a": "61000", "d-a": "62000"}
+    source = one_host(*({"pd_engine_env": {"HCCL_IF_BASE_PORT": base_port}} for base_port in moved.values()))
+    row = as_json(source)["hosts"][0]
+    shared = [(entry["first"], entry["last"]) for entry in row["shared_ports"]]
+    assert shared == [(15000, 17000), (20000, 27999), (61000, 61031), (62000, 62031)]
+    assert row["ip_local_reserved_ports"].endswith("61000-61031,62000-62031")
+    inside = only(one_host({"pd_kv_port": 62000}, {"pd_engine_env": {"HCCL_IF_BASE_PORT": "62000"}}), "kv-port-reserve")
+    assert (inside.variable, inside.value) == ("pd_kv_port", 62000)
+
+
 def test_the_measured_range_has_its_last_port() -> None:
     row = as_json(base(all={"pd_port_reserve": "measured"}))["hosts"][0]
     assert (20000, 21600) in [(entry["first"], entry["last"]) for entry in row["shared_ports"]]

@@ -171,6 +171,22 @@ def test_checks_of_a_host() -> None:
     assert all(entry["variable"] in ("pd_mounts", "pd_model_path") and entry["why"] for entry in checks["paths"])
 
 
+@pytest.mark.parametrize(
+    ("mounts", "model"),
+    [
+        ([], "/models/DeepSeek-r1_w8a8_mtp"),
+        (["/data/models:/models:ro"], "/data/models/DeepSeek-r1_w8a8_mtp"),
+        (["/data/:/models/"], "/data/DeepSeek-r1_w8a8_mtp"),
+        (["/a:/models", "/b:/models/DeepSeek-r1_w8a8_mtp"], "/b"),
+        (["/a:/model", "/b:/models/Deep"], "/models/DeepSeek-r1_w8a8_mtp"),
+    ],
+)
+def test_the_model_is_looked_for_where_the_host_has_it(mounts: list[str], model: str) -> None:
+    paths = slices_of(base(all={"pd_mounts": mounts}))["p1"]["checks"]["paths"]
+    found = {entry["path"]: entry["type"] for entry in paths if entry["variable"] == "pd_model_path"}
+    assert found == {model: "directory", f"{model}/config.json": "file"}
+
+
 def test_checks_without_a_container() -> None:
     source = base(all={"pd_runtime": "process", "pd_mounts": ["/mnt/cache:/root/.cache"]})
     checks = slices_of(source)["d1"]["checks"]
