@@ -118,6 +118,14 @@ def state(host: Host) -> str:
     return match[1] if match and _lives(match[2]) else "off"
 
 
+def mounts(below: Path) -> list[Path]:
+    """Mount points in a folder, in the order of mounting."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    # Blanks and the like are octal there.
+    points = (re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split()[1]) for line in lines)
+    return [Path(point) for point in points if Path(point).is_relative_to(below)]
+
+
 def _lives(pid: str) -> bool:
     try:
         return Path("/proc", pid, "cmdline").read_bytes() != b""  # empty: ended, and nobody has asked for its exit code
@@ -181,8 +189,8 @@ def remove(hosts: list[Host]) -> None:
         return
     if not network.inside_controller():
         network.remove_controller()
-    # podman mounts it on itself, and forgets that when killed.
-    run("umount", STATE / "podman/root/overlay", check=False)
+    for point in reversed(mounts(STATE)):  # podman has some of its own, and forgets them when killed
+        run("umount", point, check=False)
     shutil.rmtree(STATE, ignore_errors=True)
 
 

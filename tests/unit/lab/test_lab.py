@@ -234,6 +234,12 @@ def test_an_unfinished_disk_is_made_anew(lab: Path, monkeypatch: pytest.MonkeyPa
     assert mounted == ["mount", "mount"]
 
 
+def test_mounts_are_found_below_a_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "none /a\\040lab tmpfs rw 0 0\nnone /a\\040lab/disk overlay rw 0 0\nnone /a\\040labour tmpfs rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda _self, encoding: lines)
+    assert hosts.mounts(Path("/a lab")) == [Path("/a lab"), Path("/a lab/disk")]
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write(tmp_path / "hosts.json", "before")
 
