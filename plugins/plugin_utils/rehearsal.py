@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import typing as t
 
-from . import npu_state
+from . import npus
 from .inventory import Source
 from .slices import HostRoot
 
@@ -188,16 +188,16 @@ def _touch(path: pathlib.Path, content: str = "") -> None:
 
 def _npus(root: pathlib.Path, generation: str, chips: int) -> None:
     """The state of the simulated driver, and the files that say the same on a real host."""
-    state = root / npu_state.DIRECTORY
+    state = root / npus.DIRECTORY
     fleet = root.parents[1] / "npu_fleet"
-    number = npu_state.number_of(state)
+    number = npus.number_of(state)
     if number is None:
         try:
-            number = npu_state.claim(fleet, state)
+            number = npus.claim(fleet, state)
         except ValueError as problem:
-            raise RehearsalError(f"a rehearsal has addresses for {npu_state.MAX_HOSTS} hosts: {problem}") from problem
-    npu_state.build(state, fleet, number, generation, chips)
-    files = {**npu_state.DRIVER_FILES, "etc/hccn.conf": npu_state.hccn_conf(number, generation, chips)}
+            raise RehearsalError(f"a rehearsal has addresses for {npus.MAX_HOSTS} hosts: {problem}") from problem
+    npus.build(state, fleet, number, generation, chips)
+    files = {**npus.DRIVER_FILES, "etc/hccn.conf": npus.hccn_conf(number, generation, chips)}
     for name, text in files.items():
         path = root / name
         # Hosts of an earlier version of the simulation had these files without content.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pdlab.place import DIR, LAB, SIMULATORS, key, npu_state, write
+from pdlab.place import DIR, LAB, SIMULATORS, key, npus, write
 
 # File here, place on the host.
 FILES = {
@@ -21,7 +21,7 @@ TOOLS = {
 }
 SHARED = SIMULATORS / "npu_sim/common.sh"
 TEXTS = {
-    **npu_state.DRIVER_FILES,
+    **npus.DRIVER_FILES,
     "usr/local/Ascend/driver/lib64/libascend_hal.so": "",
     "usr/local/dcmi/libdcmi.so": "",
     "models/m/config.json": '{"architectures": ["LabForCausalLM"], "num_experts": 8}\n',

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pdlab import driver, image, network, rootfs
-from pdlab.place import DIR, LAB, STATE, LabError, npu_state, run, write
+from pdlab.place import DIR, LAB, STATE, LabError, npus, run, write
 
 FIRST_INDEX, LAST_INDEX = 11, 249
 INVENTORY = STATE / "hosts.json"
@@ -154,7 +154,7 @@ def remove(hosts: list[Host]) -> None:
         if (host.folder / "root").is_mount():
             run("umount", host.folder / "root")
         shutil.rmtree(host.folder, ignore_errors=True)
-        npu_state.forget(NPUS / host.name, NPUS, host.index)
+        npus.forget(NPUS / host.name, NPUS, host.index)
         network.remove_host(host.name, host.index)
         del rest[host.name]
     save(rest)
@@ -222,8 +222,8 @@ def _personalise(host: Host, upper: Path) -> None:
     write(upper / "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
     write(upper / "etc/lab/chips", f"{host.chips}\n")
     generation = "a3" if host.chips > 8 else "a2"
-    write(upper / "etc/hccn.conf", npu_state.hccn_conf(host.index, generation, host.chips))
-    npu_state.build(NPUS / host.name, NPUS, host.index, generation, host.chips)
+    write(upper / "etc/hccn.conf", npus.hccn_conf(host.index, generation, host.chips))
+    npus.build(NPUS / host.name, NPUS, host.index, generation, host.chips)
     own_npus(host.name, upper)
     for number, home in enumerate(("root", *(f"home/{name}" for name, _ in rootfs.USERS))):
         user = 999 + number if number else 0  # Debian's first users are 1000 and on
@@ -237,4 +237,4 @@ def _personalise(host: Host, upper: Path) -> None:
 def own_npus(name: str, upper: Path) -> None:
     """Where the host's tools look for its state: in the folder of all hosts' states, which is mounted when it boots."""
     (upper / NPUS_THERE).mkdir(parents=True, exist_ok=True)
-    (upper / npu_state.DIRECTORY).symlink_to(f"{Path(NPUS_THERE).name}/{name}")
+    (upper / npus.DIRECTORY).symlink_to(f"{Path(NPUS_THERE).name}/{name}")

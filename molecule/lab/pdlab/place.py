@@ -33,7 +33,7 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-npu_state = _load(CHECKOUT / "plugins" / "plugin_utils" / "npu_state.py")
+npus = _load(CHECKOUT / "plugins" / "plugin_utils" / "npus.py")
 
 
 class LabError(Exception):

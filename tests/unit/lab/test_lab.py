@@ -186,7 +186,7 @@ def test_the_drivers_tools_work_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "root/dev").mkdir(parents=True)
     (tmp_path / "root/dev/davinci4").touch()
     (tmp_path / "root/etc").mkdir()
-    (tmp_path / "root/etc/hccn.conf").write_text(place.npu_state.hccn_conf(11, "a2", 8))
+    (tmp_path / "root/etc/hccn.conf").write_text(place.npus.hccn_conf(11, "a2", 8))
     for tool, words, said in (
         (
             "usr/local/Ascend/driver/tools/hccn_tool",
@@ -208,12 +208,12 @@ def test_chips_of_the_labs_hosts_ping_each_other(tmp_path: Path, monkeypatch: py
     tool = driver.layer() / driver.TOOLS[place.SIMULATORS / "npu_sim/hccn_tool"]
     fleet = tmp_path / "p1" / hosts.NPUS_THERE
     for name, index in (("p1", 11), ("d1", 12)):
-        place.npu_state.build(fleet / name, fleet, index, "a3", 16)
+        place.npus.build(fleet / name, fleet, index, "a3", 16)
     hosts.own_npus("p1", tmp_path / "p1")
     (tmp_path / "p1/dev").mkdir()
     (tmp_path / "p1/dev/davinci0").touch()
     environment = {**os.environ, "PD_REHEARSAL_ROOT": str(tmp_path / "p1")}
-    for target, received in ((f"{place.npu_state.vnic_net(12)}.16", 3), (f"{place.npu_state.vnic_net(13)}.1", 0)):
+    for target, received in ((f"{place.npus.vnic_net(12)}.16", 3), (f"{place.npus.vnic_net(13)}.1", 0)):
         command = [str(tool), "-i", "0", "-hccs_ping", "-g", "address", target]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert f"3 packets transmitted, {received} received" in done.stdout

@@ -7,6 +7,7 @@ tests/unit/data/tool_outputs holds outputs of real tools (addresses replaced) or
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import pathlib
@@ -19,7 +20,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import npu_state
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import npus
 
 SIMULATORS = pathlib.Path(__file__).parents[3] / "roles" / "rehearsal" / "files" / "npu_sim"
 SAMPLES = pathlib.Path(__file__).parents[1] / "data" / "tool_outputs"
@@ -41,13 +42,13 @@ class Host:
     def __init__(self, fleet: pathlib.Path, name: str, generation: str) -> None:
         self.generation = generation
         self.root = fleet / "hosts" / name
-        self.state = self.root / npu_state.DIRECTORY
+        self.state = self.root / npus.DIRECTORY
         for chip in range(CHIPS[generation]):
             self.path(f"dev/davinci{chip}").touch()
         self.path("dev/davinci_manager").touch()
-        self.number = npu_state.claim(fleet / "npu_fleet", self.state)
-        npu_state.build(self.state, fleet / "npu_fleet", self.number, generation, CHIPS[generation])
-        self.path("etc/hccn.conf").write_text(npu_state.hccn_conf(self.number, generation, CHIPS[generation]))
+        self.number = npus.claim(fleet / "npu_fleet", self.state)
+        npus.build(self.state, fleet / "npu_fleet", self.number, generation, CHIPS[generation])
+        self.path("etc/hccn.conf").write_text(npus.hccn_conf(self.number, generation, CHIPS[generation]))
 
     def path(self, name: str) -> pathlib.Path:
         path = self.root / name
@@ -78,10 +79,10 @@ class Host:
         }
 
     def address(self, chip: int) -> str:
-        return f"{npu_state.roce_net(self.number)}.{chip + 1}"
+        return f"{npus.roce_net(self.number)}.{chip + 1}"
 
     def vnic(self, chip: int) -> str:
-        return f"{npu_state.vnic_net(self.number)}.{chip + 1}"
+        return f"{npus.vnic_net(self.number)}.{chip + 1}"
 
     def calls(self) -> list[list[str]]:
         """START END EXIT TOOL ARGUMENTS of every call."""
@@ -305,6 +306,19 @@ def test_the_tables_are_straight(host: Host) -> None:
         assert sum(str(used + 3113) in row for row in rows) == 1, "what a process holds is used"
 
 
+def test_running_engines_are_processes(a3: Host) -> None:
+    """An engine of a rehearsal holds its chips' files locked; a clean fleet that serves is not idle."""
+    with a3.path("dev/davinci5").open("rb") as chip:
+        fcntl.flock(chip, fcntl.LOCK_EX)
+        out = a3.smi("info").out
+        row = [cell.strip() for line in out.splitlines() if f" {os.getpid()} " in line for cell in line.split("|")]
+        assert row[1].split() == ["2", "1"], "card and chip"
+        assert row[2:5:2] == [str(os.getpid()), "54737"]
+        assert f"Process id:{os.getpid()} " in a3.smi("info -t proc-mem -i 2 -c 1").out
+    assert str(os.getpid()) not in a3.smi("info").out.split("Process id", 1)[1]
+    assert a3.smi("info -t proc-mem -i 2 -c 1") == (0, "")
+
+
 def test_the_table_of_an_a5(a5: Host) -> None:
     """Form of upstream's A5 rows: a bar after the id, an empty cell below it."""
     a5.faults("power 0 195.6", "temperature 0 56", "bus 0 0000:61:00.0", "process 0 77 python3 100", "hbm 0 5239")
@@ -426,8 +440,8 @@ def test_pings_reach_the_fleet_and_nothing_else(fleet: t.Callable[[str, str], Ho
     one, other = fleet("p1", "a2"), fleet("d1", "a2")
     assert received(one.hccn(f"-i 0 -ping -g address {other.address(7)}")) == 3
     assert received(one.hccn(f"-i 0 -ping -g address {one.address(1)}")) == 3
-    assert received(one.hccn(f"-i 0 -ping -g address {npu_state.gateway(1)}")) == 3
-    for nowhere in (other.address(8), f"{npu_state.roce_net(3)}.1", "192.0.2.9", other.vnic(0)):
+    assert received(one.hccn(f"-i 0 -ping -g address {npus.gateway(1)}")) == 3
+    for nowhere in (other.address(8), f"{npus.roce_net(3)}.1", "192.0.2.9", other.vnic(0)):
         lost = one.hccn(f"-i 0 -ping -g address {nowhere}")
         assert received(lost) == 0
         assert "recv time out seq=2" in lost.out
