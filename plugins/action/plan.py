@@ -149,7 +149,7 @@ class ActionModule(ActionBase):
             slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
             if slice_ is not None:
                 chips = int(values.get("pd_chips_per_node") or plan.cluster.hardware.chips_per_node)
-                rehearsal.build_host(slice_, chips, FILES, upstream, sys.executable)
+                rehearsal.build_host(slice_, plan.cluster.hardware.name, chips, FILES, upstream, sys.executable)
 
 
 def _write_private(path: str, content: bytes) -> None:
