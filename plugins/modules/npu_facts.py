@@ -223,7 +223,7 @@ npu:
         - With V(not_configured) the field of an address is there and null.
         - >-
           C(tls) has C(tls_switch) (0 or 1), C(preconfigured) (0, 1 or null), C(alarm_days) (or null), C(certificates) (a
-          count) and C(cert_expiration), the worst of V(normal), V(near expiration), V(has expired), or null.
+          count, null when nothing is said of any) and C(cert_expiration), the worst of V(normal), V(near expiration), V(has expired), or null.
         - >-
           C(spod) has C(sdid), C(super_pod_size), C(super_pod_id), C(server_index), C(chassis_id), C(super_pod_type); null
           where the generation has none. 0 is an id like any other.

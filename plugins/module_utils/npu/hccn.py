@@ -176,13 +176,13 @@ _CERT_END = re.compile(r"end_time\[(.+)\]")
 def parse_tls(text: str, chip: int | None = None) -> Result:
     """``-tls -g`` of one chip: *tls_switch* is 0 or 1.
 
-    *preconfigured* (0 or 1) is null with old drivers, *certificates* counts the certificates shown and
+    *preconfigured* (0 or 1) is null with old drivers, *certificates* counts those shown (null: nothing is said of any) and
     *cert_expiration* is the worst state among them (``CERT_EXPIRATION``), null where the driver does not say.
     """
     answer = listen(text)
     # Next to the switch this is no refusal: only the switch has to agree between chips.
     kept = [line.strip() for line in answer.lines if "no certificate found" not in line.lower()]
-    first = _TLS.fullmatch(kept[0]) if kept else None
+    first = _TLS.fullmatch(kept[0]) if kept and answer.complete else None
     if first is None or (chip is not None and int(first.group(1)) != chip):
         result = answer.refused() if first is None else answer.refused(UNKNOWN)
         return {**result, "tls_switch": None} if result["state"] == NOT_CONFIGURED else result
@@ -196,7 +196,7 @@ def parse_tls(text: str, chip: int | None = None) -> Result:
         "tls_switch": int(first.group(2)),
         "preconfigured": int(preset.group(1)) if preset else None,
         "alarm_days": int(alarm.group(1)) if alarm else None,
-        "certificates": len(certificates),
+        "certificates": len(certificates) if certificates or len(kept) < len(answer.lines) else None,
         "cert_expiration": states[-1] if states else None,
     }
 
@@ -321,7 +321,7 @@ def _read_ping(lines: list[str], footers: list[int], chip: int | None, target: s
     hccs = any(_HCCS_PACKET.fullmatch(line) or line.startswith("This pkt") for line in body)
     times, plane = _hccs_packets(body, sent, received) if hccs else (_roce_packets(body, received), [])
     said = _hccs_times(lines[footers[0] + 1 :])
-    problems = [sentence for sentence in _PROBLEMS if any(sentence in line for line in body)]
+    problems = [sentence for sentence in _PROBLEMS if any(sentence in line for line in lines)]
     computed = {"max": max(times), "min": min(times), "average": sum(times) / len(times)} if times and not hccs else {}
     values = {**computed, **said}
     return {

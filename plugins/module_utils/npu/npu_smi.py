@@ -31,7 +31,8 @@ _BORDER = re.compile(r"\+[-=+]+\+")
 _VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|NA")
 _HEALTH = re.compile(r"[A-Za-z][A-Za-z ]*|-")
-_NUMBERS = re.compile(r"(\S+)\s+(\S+?)\s*/\s*(\S+)(?:\s+(\S+?)\s*/\s*(\S+))?")
+_UPPER_NUMBERS = re.compile(r"(\S+) (\S+) (\S+?) ?/ ?(\S+)")
+_LOWER_NUMBERS = re.compile(r"(\S+) (\S+?) ?/ ?(\S+)(?: (\S+?) ?/ ?(\S+))?")
 _IDLE = re.compile(r"No running processes found in NPU ([0-9]+)")
 
 
@@ -153,7 +154,7 @@ def _chip(first: list[str], second: list[str], upper: list[str], lower: list[str
     health, bus = upper[-2], lower[-2]
     if not name or " " in name or not _HEALTH.fullmatch(health) or not _BUS.fullmatch(bus):
         raise _Unreadable
-    upper_numbers, lower_numbers = _NUMBERS.fullmatch(upper[-1]), _NUMBERS.fullmatch(lower[-1])
+    upper_numbers, lower_numbers = _UPPER_NUMBERS.fullmatch(upper[-1]), _LOWER_NUMBERS.fullmatch(lower[-1])
     hbm = "HBM-Usage(MB)" in second[-1]
     if upper_numbers is None or lower_numbers is None or (lower_numbers.group(5) is None) == hbm:
         raise _Unreadable
