@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Who a chip is for the others: its address, its super pod, its SDID. None of these may repeat."""
+
+from __future__ import annotations
+
+import collections
+import typing as t
+
+from ..fleet import Answer, Fleet, address
+from ..verdicts import Place, Words
+from .fabric import unread
+from .say import Say, grouped, names, odd_ones
+
+_ADDRESS = Words(
+    "chip {chips} of {host} has no {kind} address",
+    "on {host}: {command}; every chip needs an address of its own",
+    "{host} 芯片 {chips} 没有 {kind} 地址",
+    "在 {host} 上执行：{command}；每个芯片都需要自己的地址",
+)
+_ADDRESS_WRONG = Words(
+    "the {kind} address of chip {chip} of {host} is no IPv4 address: {found}",
+    "on {host}: {command}",
+    "{host} 芯片 {chip} 的 {kind} 地址不是 IPv4 地址：{found}",
+    "在 {host} 上执行：{command}",
+)
+# How the tool tells it, and how it is set.
+_KINDS = {
+    "vnic": ("vNIC", "hccn_tool -i {first} -vnic -g (the driver sets it: see npu-smi info and dmesg)"),
+    "ip": ("RoCE", "hccn_tool -i {first} -ip -s address ADDRESS netmask NETMASK"),
+}
+
+
+def chip_address(fleet: Fleet, say: Say) -> None:
+    if fleet.plane == "ub":
+        return
+    query = fleet.plane_query()
+    kind, how = _KINDS[query]
+    for host in say.hosts:
+        chips = fleet.chips(host)
+        answers = {chip: fleet.answer(host, chip, query) for chip in chips}
+        unset = []
+        for chip, answer in list(answers.items()):
+            if answer.state == "conf_unreadable":
+                # hccn-conf says why.
+                del answers[chip]
+                say.blocked(host)
+            elif answer.state == "not_configured" or (answer.ok and answer.word("ipaddr") is None):
+                del answers[chip]
+                unset.append(chip)
+            elif answer.ok and address(answer.word("ipaddr")) is None:
+                del answers[chip]
+                found = answer.word("ipaddr")
+                say.error(
+                    _ADDRESS_WRONG, host, chip, expected="an IPv4 address", found=found, kind=kind, command=how.format(first=chip)
+                )
+            elif answer.ok:
+                del answers[chip]
+                say.ok(host, chip)
+        unread(say, host, chips, query, answers)
+        if unset:
+            command = how.format(first=unset[0])
+            say.each("error", _ADDRESS, host, unset, chips, expected="an address", found="none", kind=kind, command=command)
+
+
+_TWICE = Words(
+    "{kind} address {found} is on {places}: a ping of one is answered by the other",
+    "give each chip an address of its own; over all hosts: hccn_tool -i N {query} -g",
+    "{kind} 地址 {found} 同时出现在 {places}：ping 其中一个会由另一个应答",
+    "为每个芯片设置各自的地址；在所有主机上查看：hccn_tool -i N {query} -g",
+)
+
+
+def address_unique(fleet: Fleet, say: Say) -> None:
+    if fleet.plane == "ub":
+        return
+    twice: set[Place] = set()
+    for query in ("vnic", "ip"):
+        if query == "vnic" and fleet.plane != "hccs":
+            continue
+        owners: dict[object, list[Place]] = collections.defaultdict(list)
+        for host in say.hosts:
+            for chip in fleet.chips(host):
+                answer = fleet.answer(host, chip, query)
+                ip = address(answer.word("ipaddr")) if answer.ok else None
+                if ip is not None:
+                    owners[ip].append(Place(host, chip))
+                elif query == fleet.plane_query():
+                    # chip-address says that there is none.
+                    say.blocked(host)
+        for ip, places in owners.items():
+            if len(places) > 1:
+                twice.update(places)
+                first = places[0]
+                listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
+                say.error(
+                    _TWICE, first.host, first.chip, expected="one owner", found=ip, also=places, kind=_KINDS[query][0], query=f"-{query}", places=listed
+                )
+            elif query == fleet.plane_query() and places[0] not in twice:
+                say.ok(*places[0])
+
+
+# Super pod (A3 over HCCS) ---------------------------------------------------------------------------------------------
+
+_POD = Words(
+    "{host} is in super pod {found}, the other hosts are in {expected}: HCCS does not reach from one to the other{same}",
+    "take {host} out of this cluster or move it; a wrong logical id is set on the super pod's management side",
+    "{host} 位于超节点 {found}，其余主机位于 {expected}：HCCS 不能跨超节点{same_zh}",
+    "将 {host} 移出本集群或迁移；逻辑 ID 设置有误时在超节点管理侧修改",
+)
+_POD_SPLIT = Words(
+    "the hosts are in different super pods: {found}; HCCS does not reach from one to the other{same}",
+    "take the hosts of one super pod for a cluster; a wrong logical id is set on the super pod's management side",
+    "主机位于不同的超节点：{found}；HCCS 不能跨超节点{same_zh}",
+    "一个集群应使用同一超节点的主机；逻辑 ID 设置有误时在超节点管理侧修改",
+)
+_POD_CHIP = Words(
+    "chip {chip} of {host} says super pod {found}, the other chips say {expected}",
+    "on {host}: npu-smi info -t spod-info -i CARD -c CHIP; restart the driver if one chip differs",
+    "{host} 芯片 {chip} 的超节点 ID 为 {found}，其余芯片为 {expected}",
+    "在 {host} 上执行：npu-smi info -t spod-info -i CARD -c CHIP；若仅个别芯片不同请重启驱动",
+)
+
+
+def _used(fleet: Fleet) -> bool:
+    """Super pods matter where chips talk over HCCS between hosts."""
+    return fleet.hardware == "a3" and fleet.plane == "hccs"
+
+
+def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int]:
+    """A number of spod-info for every chip that tells it; 0 is one. The others are unknown once, not once per field."""
+    values: dict[Place, int] = {}
+    for host in say.hosts:
+        chips = fleet.present_chips(host)
+        answers: dict[int, Answer] = {}
+        for chip in chips:
+            answer = fleet.answer(host, chip, "spod")
+            number = answer.number(field) if answer.ok else None
+            if number is not None:
+                values[Place(host, chip)] = number
+            else:
+                answers[chip] = answer
+        if complain:
+            _spod_unread(say, host, chips, answers)
+        elif answers:
+            say.blocked(host)
+    return values
+
+
+_SPOD_UNREAD = Words(
+    "the super pod of chip {chips} of {host} cannot be read ({found}): {text}",
+    "on {host}: npu-smi info -t spod-info -i CARD -c CHIP",
+    "无法读取 {host} 芯片 {chips} 的超节点信息（{found}）：{text}",
+    "在 {host} 上执行：npu-smi info -t spod-info -i CARD -c CHIP",
+)
+
+
+def _spod_unread(say: Say, host: str, chips: t.Sequence[int], answers: t.Mapping[int, Answer]) -> None:
+    for (state, text), group in grouped((chip, (one.state, one.text)) for chip, one in answers.items()).items():
+        found = "unreadable" if state == "ok" else state
+        say.each("unknown", _SPOD_UNREAD, host, group, chips, expected="an id", found=found, text=text or "no text")
+
+
+def _per_host(values: t.Mapping[Place, int]) -> dict[Place, int]:
+    """The value of each host: that of most of its chips."""
+    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    for place, value in values.items():
+        counts[place.host][value] += 1
+    return {Place(host): counter.most_common(1)[0][0] for host, counter in counts.items()}
+
+
+def super_pod(fleet: Fleet, say: Say) -> None:
+    if not _used(fleet):
+        return
+    values = _spod(fleet, say, "super_pod_id", complain=True)
+    hosts = _per_host(values)
+    bad: set[Place] = set()
+    for place, value in values.items():
+        usual = hosts[Place(place.host)]
+        if value != usual:
+            bad.add(place)
+            say.error(_POD_CHIP, *place, expected=usual, found=value)
+    odd = odd_ones(hosts)
+    if odd is not None:
+        sdids = {place: fleet.answer(place.host, place.chip or 0, "spod").number("sdid") for place in values}
+        if odd.usual is None:
+            camps = {hosts[odd.majority[0]]: odd.majority, **odd.minority}
+            found = "; ".join(f"{pod}: {names(p.host for p in places)}" for pod, places in sorted(camps.items()))
+            first = next(iter(odd.minority.values()))[0]
+            same = _same_sdids(sdids, first.host)
+            bad.update(hosts)
+            say.error(_POD_SPLIT, first.host, expected="one super pod", found=found, also=hosts, same=same[0], same_zh=same[1])
+        else:
+            for pod, places in odd.minority.items():
+                for place in places:
+                    bad.add(place)
+                    same = _same_sdids(sdids, place.host)
+                    say.error(_POD, place.host, expected=odd.usual, found=pod, same=same[0], same_zh=same[1])
+    for place in values:
+        if place not in bad and Place(place.host) not in bad:
+            say.ok(*place)
+
+
+def _same_sdids(sdids: t.Mapping[Place, int | None], host: str) -> tuple[str, str]:
+    """Ids repeat from pod to pod, which makes a host of another pod look like one of this."""
+    own = {sdid for place, sdid in sdids.items() if place.host == host and sdid is not None}
+    others = list(dict.fromkeys(place.host for place, sdid in sdids.items() if place.host != host and sdid in own))
+    if not others:
+        return "", ""
+    return f"; its chips have the SDIDs of {names(others)}", f"；其芯片的 SDID 与 {names(others)} 相同"
+
+
+_INDEX = Words(
+    "{hosts} have the same server index {found} in super pod {pod}",
+    "see the super pod's management side: every host has an index of its own",
+    "{hosts} 在超节点 {pod} 中的 Server Index 相同：{found}",
+    "在超节点管理侧检查：每台主机应有各自的 Server Index",
+)
+
+
+def server_index(fleet: Fleet, say: Say) -> None:
+    if not _used(fleet):
+        return
+    pods = _per_host(_spod(fleet, say, "super_pod_id", complain=False))
+    indexes = _per_host(_spod(fleet, say, "server_index", complain=False))
+    owners: dict[tuple[int | None, int], list[Place]] = collections.defaultdict(list)
+    for place, index in indexes.items():
+        owners[pods.get(place), index].append(place)
+    for (pod, index), places in owners.items():
+        if len(places) == 1:
+            say.ok(places[0].host)
+        else:
+            listed = names(place.host for place in places)
+            say.error(_INDEX, places[0].host, expected="one host", found=index, also=places, hosts=listed, pod="?" if pod is None else pod)
+
+
+_SDID = Words(
+    "SDID {found} is on {places} in super pod {pod}",
+    "see the super pod's management side and npu-smi info -t spod-info: every die has an SDID of its own",
+    "超节点 {pod} 中 SDID {found} 同时出现在 {places}",
+    "在超节点管理侧与 npu-smi info -t spod-info 中检查：每个芯片应有各自的 SDID",
+)
+
+
+def sdid_unique(fleet: Fleet, say: Say) -> None:
+    """Within one super pod: between pods SDIDs repeat, and super-pod tells that."""
+    if not _used(fleet):
+        return
+    pods = _spod(fleet, say, "super_pod_id", complain=False)
+    owners: dict[tuple[int | None, int], list[Place]] = collections.defaultdict(list)
+    for place, sdid in _spod(fleet, say, "sdid", complain=False).items():
+        owners[pods.get(place), sdid].append(place)
+    for (pod, sdid), places in owners.items():
+        if len(places) == 1:
+            say.ok(*places[0])
+        else:
+            listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
+            first = places[0]
+            say.error(_SDID, *first, expected="one owner", found=sdid, also=places, places=listed, pod="?" if pod is None else pod)
