@@ -507,24 +507,26 @@ def grouped_by_host(places: t.Iterable[Place]) -> dict[str, list[int]]:
     return out
 
 
-_CERTIFICATE = Words(
-    "the TLS certificate of chip {chips} of {host} {found}",
-    "renew it on {host} (hccn_tool -i {first} -tls -s ...), or turn TLS off on all chips of all hosts",
-    "{host} 芯片 {chips} 的 TLS 证书状态：{found}",
-    "在 {host} 上更新证书（hccn_tool -i {first} -tls -s ...），或在所有主机的所有芯片上关闭 TLS",
+_RENEW = "renew it on {host} (hccn_tool -i {first} -tls -s ...), or turn TLS off on all chips of all hosts"
+_RENEW_ZH = "在 {host} 上更新证书（hccn_tool -i {first} -tls -s ...），或在所有主机的所有芯片上关闭 TLS"
+_EXPIRES = Words(
+    "the TLS certificate of chip {chips} of {host} expires soon", _RENEW, "{host} 芯片 {chips} 的 TLS 证书即将过期", _RENEW_ZH
 )
-_EXPIRY: dict[str, tuple[Severity, str]] = {
-    "1": ("warning", "expires soon"),
-    "near expiration": ("warning", "expires soon"),
-    "2": ("error", "has expired"),
-    "has expired": ("error", "has expired"),
-    "expired": ("error", "has expired"),
+_EXPIRED = Words(
+    "the TLS certificate of chip {chips} of {host} has expired", _RENEW, "{host} 芯片 {chips} 的 TLS 证书已过期", _RENEW_ZH
+)
+_EXPIRY: dict[str, tuple[Severity, Words]] = {
+    "1": ("warning", _EXPIRES),
+    "near expiration": ("warning", _EXPIRES),
+    "2": ("error", _EXPIRED),
+    "has expired": ("error", _EXPIRED),
+    "expired": ("error", _EXPIRED),
 }
 
 
 def tls_certificate(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
-        ends: list[tuple[int, tuple[Severity, str]]] = []
+        ends: list[tuple[int, str]] = []
         for chip in fleet.chips(host):
             answer = fleet.answer(host, chip, "tls")
             # Without TLS a certificate is not used; whether TLS can be read is what tls-equal says.
@@ -532,8 +534,9 @@ def tls_certificate(fleet: Fleet, say: Say) -> None:
                 continue
             state = (answer.word("cert_expiration") or "").lower().replace("_", " ")
             if state in _EXPIRY:
-                ends.append((chip, _EXPIRY[state]))
+                ends.append((chip, state))
             else:
                 say.ok(host, chip)
-        for (severity, text), group in grouped(ends).items():
-            say.each(severity, _CERTIFICATE, host, group, fleet.chips(host), expected="valid", found=text, first=group[0])
+        for state, group in grouped(ends).items():
+            severity, words = _EXPIRY[state]
+            say.each(severity, words, host, group, fleet.chips(host), expected="valid", found=state, first=group[0])

@@ -88,16 +88,37 @@ def address_unique(fleet: Fleet, say: Say) -> None:
                 elif query == fleet.plane_query():
                     # chip-address says that there is none.
                     say.blocked(host)
-        for ip, places in owners.items():
-            if len(places) > 1:
-                twice.update(places)
-                first = places[0]
-                listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
-                say.error(
-                    _TWICE, first.host, first.chip, expected="one owner", found=ip, also=places, kind=_KINDS[query][0], query=f"-{query}", places=listed
-                )
-            elif query == fleet.plane_query() and places[0] not in twice:
-                say.ok(*places[0])
+        for found, places in _shared(fleet, owners):
+            twice.update(places)
+            _same(say, _TWICE, found, places, kind=_KINDS[query][0], query=f"-{query}")
+        if query == fleet.plane_query():
+            for places in owners.values():
+                if places[0] not in twice:
+                    say.ok(*places[0])
+
+
+def _shared(fleet: Fleet, owners: t.Mapping[t.Any, list[Place]]) -> t.Iterator[tuple[str, list[Place]]]:
+    """What several places have that only one may: (the value, places). A host that copies another is one case."""
+    by_hosts: dict[tuple[str, ...], dict[object, list[Place]]] = collections.defaultdict(dict)
+    for value, places in owners.items():
+        if len(places) > 1:
+            by_hosts[tuple(place.host for place in places)][value] = places
+    for hosts, shared in by_hosts.items():
+        whole = len(set(hosts)) > 1 and all(len(fleet.chips(host)) == len(shared) for host in set(hosts))
+        if whole and len(shared) > 1:
+            yield names(shared, 3), [place for places in shared.values() for place in places]
+        else:
+            yield from ((str(value), places) for value, places in shared.items())
+
+
+def _same(say: Say, words: Words, found: str, places: list[Place], **values: object) -> None:
+    hosts = list(dict.fromkeys(place.host for place in places))
+    if len(places) > 2 and len(hosts) > 1 and len(places) >= 2 * len(hosts):
+        # A whole host's worth.
+        say.error(words, hosts[0], expected="one owner", found=found, also=places, places=" and ".join(hosts[:2]) if len(hosts) == 2 else names(hosts), **values)
+        return
+    listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
+    say.error(words, *places[0], expected="one owner", found=found, also=places, places=listed, **values)
 
 
 # Super pod (A3 over HCCS) ---------------------------------------------------------------------------------------------
@@ -247,13 +268,20 @@ def sdid_unique(fleet: Fleet, say: Say) -> None:
     if not _used(fleet):
         return
     pods = _spod(fleet, say, "super_pod_id", complain=False)
-    owners: dict[tuple[int | None, int], list[Place]] = collections.defaultdict(list)
+    indexes = _per_host(_spod(fleet, say, "server_index", complain=False))
+    per_pod: dict[int | None, dict[int, list[Place]]] = collections.defaultdict(lambda: collections.defaultdict(list))
     for place, sdid in _spod(fleet, say, "sdid", complain=False).items():
-        owners[pods.get(place), sdid].append(place)
-    for (pod, sdid), places in owners.items():
-        if len(places) == 1:
-            say.ok(*places[0])
-        else:
-            listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
-            first = places[0]
-            say.error(_SDID, *first, expected="one owner", found=sdid, also=places, places=listed, pod="?" if pod is None else pod)
+        per_pod[pods.get(place)][sdid].append(place)
+    for pod, owners in per_pod.items():
+        for places in owners.values():
+            if len(places) == 1:
+                say.ok(*places[0])
+        for found, places in _shared(fleet, owners):
+            hosts = {place.host for place in places}
+            numbers = {indexes.get(Place(host)) for host in hosts}
+            if len(hosts) > 1 and len(numbers) == 1 and None not in numbers:
+                # An SDID is made of the server index: hosts that share that share these, and server-index tells it.
+                for host in hosts:
+                    say.blocked(host)
+            else:
+                _same(say, _SDID, found, places, pod="?" if pod is None else pod)
