@@ -194,6 +194,8 @@ class Fleet:
         """Whether what a check needs can be read on a host."""
         if need == "host":
             return bool(self.host(host))
+        if need == "findings":
+            return isinstance(self.host(host).get("findings"), list)
         if not self.npu(host):
             return False
         if need == "hccn":
@@ -207,7 +209,7 @@ class Fleet:
 
     def concerns(self, need: str, host: str) -> bool:
         """Whether a check with this need is about this host at all: no chips, nothing to ask of them."""
-        return need == "host" or bool(self.planned_chips(host))
+        return need in ("host", "findings") or bool(self.planned_chips(host))
 
     # What the tools said -----------------------------------------------------------------------------------------
 

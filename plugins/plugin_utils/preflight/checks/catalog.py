@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..verdicts import Check
 
+_FOUND = ("host", "findings")
 _HCCN = ("npu", "hccn")
 _HCCN_OF_ITS_KIND = ("npu", "hccn", "generation")
 
@@ -55,19 +56,19 @@ CHECKS: tuple[Check, ...] = (
     Check("disk", "host", "There is room on the disks", "磁盘空间充足", ("host",)),
     Check("kernel-equal", "host", "The kernel is alike", "内核版本一致", ("host",), across=True),
     Check("model-alike", "host", "The model's files are alike", "模型文件一致", ("host",), across=True),
-    Check("chip", "host", "Device nodes of the chips are there and free", "芯片设备节点存在且未被占用", ("host",)),
-    Check("device", "host", "The driver's device nodes are there", "驱动设备节点存在", ("host",)),
-    Check("path", "host", "Files and folders are there", "文件与目录存在", ("host",)),
-    Check("executable", "host", "Commands are there", "命令存在", ("host",)),
-    Check("docker", "host", "The container engine answers", "容器引擎可用", ("host",)),
-    Check("requests", "host", "Python has the library requests", "Python 已安装 requests 库", ("host",)),
-    Check("container", "host", "No other container is in the way", "没有冲突的容器", ("host",)),
+    Check("chip", "host", "Device nodes of the chips are there and free", "芯片设备节点存在且未被占用", _FOUND),
+    Check("device", "host", "The driver's device nodes are there", "驱动设备节点存在", _FOUND),
+    Check("path", "host", "Files and folders are there", "文件与目录存在", _FOUND),
+    Check("executable", "host", "Commands are there", "命令存在", _FOUND),
+    Check("docker", "host", "The container engine answers", "容器引擎可用", _FOUND),
+    Check("requests", "host", "Python has the library requests", "Python 已安装 requests 库", _FOUND),
+    Check("container", "host", "No other container is in the way", "没有冲突的容器", _FOUND),
     # Ports
-    Check("port", "ports", "Planned ports are free", "规划端口空闲", ("host",)),
+    Check("port", "ports", "Planned ports are free", "规划端口空闲", _FOUND),
     Check("firewall", "ports", "Hosts reach each other's planned ports", "主机间规划端口互通", ("host",), across=True),
     # Image
-    Check("image", "image", "The image's archive is usable", "镜像归档可用", ("host",)),
-    Check("space", "image", "The image fits on the disk", "磁盘可容纳镜像", ("host",)),
+    Check("image", "image", "The image's archive is usable", "镜像归档可用", _FOUND),
+    Check("space", "image", "The image fits on the disk", "磁盘可容纳镜像", _FOUND),
     Check("image-present", "image", "The image is there", "镜像已存在", ("host",)),
     Check("image-equal", "image", "The image is the same everywhere", "镜像一致", ("host",), across=True),
 )
@@ -77,3 +78,8 @@ HOST_CHECK = frozenset(
 )
 
 BY_ID = {check.id: check for check in CHECKS}
+
+# Here a host is held against the majority of the others; one that differs is the odd one out.
+COMPARED = frozenset(
+    ("driver-equal", "super-pod", "tls-equal", "mtu-equal", "clock", "hugepages-equal", "kernel-equal", "model-alike", "image-equal")
+)

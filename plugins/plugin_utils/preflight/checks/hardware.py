@@ -23,6 +23,13 @@ _HALF = Words(
     "查看本次运行中 {host} 的输出，然后重新执行 preflight",
 )
 
+_UNCHECKED = Words(
+    "{host} was not looked at by host_check, so devices, paths, ports and containers were not judged there",
+    "look at the messages of this run for {host}, then run preflight again",
+    "未对 {host} 执行 host_check，设备、路径、端口与容器均未判定",
+    "查看本次运行中 {host} 的输出，然后重新执行 preflight",
+)
+
 
 def host_answers(fleet: Fleet, say: Say) -> None:
     for host in fleet.silent:
@@ -33,7 +40,10 @@ def host_answers(fleet: Fleet, say: Say) -> None:
         for half, there in wanted:
             if not there:
                 say.unknown(_HALF, host, expected=f"{half} facts", found="none", half=half)
-        if all(there for _half, there in wanted):
+        unchecked = bool(fleet.host(host)) and not fleet.has("findings", host)
+        if unchecked:
+            say.unknown(_UNCHECKED, host, expected="findings", found="none")
+        if not unchecked and all(there for _half, there in wanted):
             say.ok(host)
 
 
