@@ -261,9 +261,7 @@ class Fleet:
         if self.hardware == "a3" and self.plane == "hccs":
             chips = self.planned_chips(host)
             vnics = {self.answer(host, chip, "vnic").state for chip in chips}
-            pings = {
-                ping.get("state") for ping in self.pings.get("results") or [] if ping.get("from_host") == host
-            }
+            pings = {ping.get("state") for ping in self.pings.get("results") or [] if ping.get("from_host") == host}
             # The HCCS ping and vNIC addresses exist on A3 boards only.
             if vnics == {"unsupported"}:
                 return "hccn_tool -vnic is not supported there"

@@ -177,7 +177,12 @@ def _sum(group: t.Sequence[f.PingResult], times: bool) -> list[t.Any]:
     averages = [one["average_us"] for one in group if isinstance(one.get("average_us"), (int, float))]
     worst = max(losses)
     average = round(sum(averages) / len(averages)) if times and averages else None
-    return [len(group), sum(loss > 0 for loss in losses), int(worst) if worst == int(worst) else round(worst, 1), average]
+    return [
+        len(group),
+        sum(loss > 0 for loss in losses),
+        int(worst) if worst == int(worst) else round(worst, 1),
+        average,
+    ]
 
 
 def _loss(one: f.PingResult) -> float:

@@ -62,7 +62,12 @@ def judge(
     order = {check.id: number for number, check in enumerate(checks.CHECKS)}
     hosts = {host: number for number, host in enumerate(fleet.expected)}
     report.verdicts.sort(
-        key=lambda one: (-RANKS.index(one.severity), order[one.check], hosts.get(one.host, -1), -1 if one.chip is None else one.chip)
+        key=lambda one: (
+            -RANKS.index(one.severity),
+            order[one.check],
+            hosts.get(one.host, -1),
+            -1 if one.chip is None else one.chip,
+        )
     )
     return report
 

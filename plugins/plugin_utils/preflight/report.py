@@ -24,12 +24,11 @@ def to_json(report: Report) -> dict[str, t.Any]:
         "not_asked": report.not_asked,
         "not_answered": report.silent,
         "checks": [
-            {"id": check.id, "tag": check.tag, "title": check.title, "title_zh": check.title_zh} for check in report.checks
+            {"id": check.id, "tag": check.tag, "title": check.title, "title_zh": check.title_zh}
+            for check in report.checks
         ],
         "verdicts": [_verdict(one) for one in report.verdicts],
-        "passed": {
-            check: {"hosts": len(tally.hosts), "chips": tally.chips} for check, tally in report.passed.items()
-        },
+        "passed": {check: {"hosts": len(tally.hosts), "chips": tally.chips} for check, tally in report.passed.items()},
         "blocked": report.blocked,
         "not_judged": report.not_judged,
         "chips": {host: {str(chip): worst for chip, worst in row.items()} for host, row in report.chips.items()},

@@ -89,7 +89,9 @@ def plan_pings(
                 {chip: None if ip is None else str(ip) for chip, ip in found.items()},
                 {chip: _card(fleet, host, chip) for chip in chips},
             )
-    return schedule(hosts, mode=mode, plane=plane, peers=peers, budget_seconds=budget_seconds, ping_seconds=ping_seconds)
+    return schedule(
+        hosts, mode=mode, plane=plane, peers=peers, budget_seconds=budget_seconds, ping_seconds=ping_seconds
+    )
 
 
 def _card(fleet: Fleet, host: str, chip: int) -> int:
@@ -146,7 +148,8 @@ def schedule(
     for distance in _halves(distances, count):
         round_ = _at_distance(hosts, usable, names, distance, mode == "full", most, round_, by_host, over)
     left_out += [
-        {"why": "budget", "host": host, "chips": sorted(chips), "pairs": sum(chips.values())} for host, chips in over.items()
+        {"why": "budget", "host": host, "chips": sorted(chips), "pairs": sum(chips.values())}
+        for host, chips in over.items()
     ]
     return Schedule(mode, plane, len(distances), by_host, left_out)
 
@@ -228,7 +231,9 @@ def _chip_pairs(own: t.Sequence[int], other: t.Sequence[int], everything: bool) 
     """The same chip of both hosts; a chip that the other does not have is paired by its place in the list."""
     if everything:
         # Skewed, so that the chips of one host do not all ask chip 0 first.
-        return [(chip, other[(place + shift) % len(other)]) for shift in range(len(other)) for place, chip in enumerate(own)]
+        return [
+            (chip, other[(place + shift) % len(other)]) for shift in range(len(other)) for place, chip in enumerate(own)
+        ]
     pairs = [(chip, chip) for chip in own if chip in set(other)]
     rest = [chip for chip in own if chip not in set(other)]
     spare = [chip for chip in other if chip not in set(own)] or list(other)

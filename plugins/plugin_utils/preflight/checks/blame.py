@@ -20,7 +20,9 @@ class Blame(t.Generic[Node]):
 
 
 def blame(
-    tested: t.Collection[tuple[Node, Node]], bad: t.Collection[tuple[Node, Node]], end: t.Callable[[Node], Node] | None = None
+    tested: t.Collection[tuple[Node, Node]],
+    bad: t.Collection[tuple[Node, Node]],
+    end: t.Callable[[Node], Node] | None = None,
 ) -> list[Blame[Node]]:
     """Explain directed bad connections by as few places as possible.
 

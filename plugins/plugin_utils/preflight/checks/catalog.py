@@ -29,23 +29,56 @@ CHECKS: tuple[Check, ...] = (
     # Fabric: what hccn_tool says
     Check("hccn-tool", "fabric", "hccn_tool works", "hccn_tool 可用", ("npu",)),
     Check("chip-answers", "fabric", "Every chip answers hccn_tool", "芯片对 hccn_tool 有应答", _HCCN_OF_ITS_KIND),
-    Check("hccn-conf", "fabric", "hccn.conf is there and equals the live addresses", "hccn.conf 存在且与实际地址一致", ("npu",)),
+    Check(
+        "hccn-conf",
+        "fabric",
+        "hccn.conf is there and equals the live addresses",
+        "hccn.conf 存在且与实际地址一致",
+        ("npu",),
+    ),
     Check("chip-address", "fabric", "Every chip has an address", "每个芯片都有地址", _HCCN_OF_ITS_KIND),
-    Check("address-unique", "fabric", "No two chips have one address", "芯片地址不重复", _HCCN_OF_ITS_KIND, across=True),
+    Check(
+        "address-unique", "fabric", "No two chips have one address", "芯片地址不重复", _HCCN_OF_ITS_KIND, across=True
+    ),
     Check("vnic-link", "fabric", "The chip's vNIC is up", "芯片 vNIC 为 UP", _HCCN_OF_ITS_KIND),
-    Check("super-pod", "fabric", "All chips are in one super pod", "所有芯片在同一超节点", ("npu", "generation"), across=True),
-    Check("server-index", "fabric", "Every host has its own server index", "主机的 Server Index 不重复", ("npu", "generation"), across=True),
-    Check("sdid-unique", "fabric", "No two chips have one SDID", "芯片 SDID 不重复", ("npu", "generation"), across=True),
+    Check(
+        "super-pod",
+        "fabric",
+        "All chips are in one super pod",
+        "所有芯片在同一超节点",
+        ("npu", "generation"),
+        across=True,
+    ),
+    Check(
+        "server-index",
+        "fabric",
+        "Every host has its own server index",
+        "主机的 Server Index 不重复",
+        ("npu", "generation"),
+        across=True,
+    ),
+    Check(
+        "sdid-unique", "fabric", "No two chips have one SDID", "芯片 SDID 不重复", ("npu", "generation"), across=True
+    ),
     Check("link", "fabric", "The chip's RoCE link is up", "芯片 RoCE 链路为 UP", _HCCN_OF_ITS_KIND),
     Check("net-health", "fabric", "The chip's network is healthy", "芯片网络健康", _HCCN_OF_ITS_KIND),
     Check("netdetect", "fabric", "A detection address is set", "已配置网络检测地址", _HCCN_OF_ITS_KIND),
-    Check("gateway", "fabric", "Chips in different subnets have a gateway", "跨网段芯片配置了网关", _HCCN_OF_ITS_KIND, across=True),
+    Check(
+        "gateway",
+        "fabric",
+        "Chips in different subnets have a gateway",
+        "跨网段芯片配置了网关",
+        _HCCN_OF_ITS_KIND,
+        across=True,
+    ),
     Check("lldp", "fabric", "A switch is seen", "可见交换机邻居", _HCCN_OF_ITS_KIND, across=True),
     Check("tls-equal", "fabric", "TLS is alike on all chips", "所有芯片 TLS 开关一致", _HCCN, across=True),
     Check("tls-certificate", "fabric", "The TLS certificate is valid", "TLS 证书有效", _HCCN),
     Check("ping", "fabric", "Chips reach each other", "芯片互通", _HCCN_OF_ITS_KIND, across=True),
     Check("ping-plane", "fabric", "Pings pass the L1 plane check", "L1 平面检查通过", _HCCN_OF_ITS_KIND, across=True),
-    Check("ping-latency", "fabric", "No chip is far slower than the others", "时延无异常", _HCCN_OF_ITS_KIND, across=True),
+    Check(
+        "ping-latency", "fabric", "No chip is far slower than the others", "时延无异常", _HCCN_OF_ITS_KIND, across=True
+    ),
     # Host
     Check("nic", "host", "The network card is there and up", "网卡存在且为 UP", ("host",)),
     Check("node-ip", "host", "The node address is on the network card", "节点地址在指定网卡上", ("host",)),
@@ -81,5 +114,15 @@ BY_ID = {check.id: check for check in CHECKS}
 
 # Here a host is held against the majority of the others; one that differs is the odd one out.
 COMPARED = frozenset(
-    ("driver-equal", "super-pod", "tls-equal", "mtu-equal", "clock", "hugepages-equal", "kernel-equal", "model-alike", "image-equal")
+    (
+        "driver-equal",
+        "super-pod",
+        "tls-equal",
+        "mtu-equal",
+        "clock",
+        "hugepages-equal",
+        "kernel-equal",
+        "model-alike",
+        "image-equal",
+    )
 )

@@ -12,9 +12,9 @@ from .say import Say, grouped, names, numbers, odd_ones
 
 _UNREAD = Words(
     "{query} of chip {chips} of {host} cannot be read ({found}): {text}",
-    "on {host}: hccn_tool -i {first} -{query} -g",
+    "on {host}: `hccn_tool -i {first} -{query} -g`",
     "无法读取 {host} 芯片 {chips} 的 {query}（{found}）：{text}",
-    "在 {host} 上执行：hccn_tool -i {first} -{query} -g",
+    "在 {host} 上执行：`hccn_tool -i {first} -{query} -g`",
 )
 
 
@@ -24,15 +24,23 @@ def unread(say: Say, host: str, chips: t.Sequence[int], query: str, answers: t.M
     for (state, text), group in grouped(failed).items():
         found = "unreadable" if state == "ok" else state
         say.each(
-            "unknown", _UNREAD, host, group, chips, expected="an answer", found=found, query=query, text=text or "no text", first=group[0]
+            "unknown",
+            _UNREAD,
+            host,
+            group,
+            chips,
+            expected="an answer",
+            found=found,
+            query=query,
+            text=text or "no text",
         )
 
 
 _MUTE = Words(
     "chip {chips} of {host} answers no query of hccn_tool: {found}",
-    "an offline chip lets hccn_tool hang; see npu-smi info and dmesg on {host}, reset the card or reboot",
+    "an offline chip lets hccn_tool hang; see `npu-smi info` and dmesg on {host}, reset the card or reboot",
     "{host} 的芯片 {chips} 对 hccn_tool 的任何查询都没有应答：{found}",
-    "芯片离线会使 hccn_tool 挂起；在 {host} 上查看 npu-smi info 与 dmesg，复位该卡或重启",
+    "芯片离线会使 hccn_tool 挂起；在 {host} 上查看 `npu-smi info` 与 dmesg，复位该卡或重启",
 )
 
 
@@ -41,9 +49,14 @@ def chip_answers(fleet: Fleet, say: Say) -> None:
         mute = fleet.mute_chips(host)
         for chip in fleet.chips(host):
             say.ok(host, chip)
-        why = {chip: names(sorted({fleet.answer(host, chip, query).state for query in fleet.queries(host, chip)})) for chip in mute}
+        why = {
+            chip: names(sorted({fleet.answer(host, chip, query).state for query in fleet.queries(host, chip)}))
+            for chip in mute
+        }
         for states, group in grouped(why.items()).items():
-            say.each("unknown", _MUTE, host, group, fleet.planned_chips(host), expected="answers", found=states or "nothing")
+            say.each(
+                "unknown", _MUTE, host, group, fleet.planned_chips(host), expected="answers", found=states or "nothing"
+            )
 
 
 # /etc/hccn.conf -------------------------------------------------------------------------------------------------------
@@ -51,21 +64,21 @@ def chip_answers(fleet: Fleet, say: Say) -> None:
 _CONF = {
     "missing": Words(
         "{file} is not on {host}; in a container without it the transfer has no device address and answers turn wrong",
-        "set the addresses once (hccn_tool -i N -ip -s address A netmask M), which writes it, or restore it from a copy",
+        "set the addresses once (`hccn_tool -i N -ip -s address A netmask M`), which writes it, or restore it from a copy",
         "{host} 上没有 {file}；容器中缺少该文件时传输没有设备地址，推理结果会出错",
-        "重新配置地址（hccn_tool -i N -ip -s address A netmask M）会写入该文件，或从备份恢复",
+        "重新配置地址（`hccn_tool -i N -ip -s address A netmask M`）会写入该文件，或从备份恢复",
     ),
     "is_directory": Words(
         "{file} on {host} is a folder: docker makes one where a mounted file was missing",
-        "on {host}: rmdir {file}, restore the file, then recreate the container",
+        "on {host}: `rmdir {file}`, restore the file, then recreate the container",
         "{host} 上的 {file} 是目录：挂载源文件缺失时 docker 会创建目录",
-        "在 {host} 上：rmdir {file}，恢复该文件，然后重建容器",
+        "在 {host} 上：`rmdir {file}`，恢复该文件，然后重建容器",
     ),
     "unreadable": Words(
         "{file} on {host} cannot be read: missing, a folder, or not root",
-        "run preflight with become (root); on {host}: ls -l {file}",
+        "run preflight with become (root); on {host}: `ls -l {file}`",
         "{host} 上的 {file} 无法读取：不存在、是目录，或没有 root 权限",
-        "以 root（become）执行 preflight；在 {host} 上：ls -l {file}",
+        "以 root（become）执行 preflight；在 {host} 上：`ls -l {file}`",
     ),
     "malformed": Words(
         "{file} on {host} has lines that are not understood: {found}",
@@ -76,21 +89,21 @@ _CONF = {
 }
 _CONF_UNKNOWN = Words(
     "it is not known whether {file} is on {host} ({found})",
-    "on {host}: cat {file}",
+    "on {host}: `cat {file}`",
     "无法得知 {host} 上是否有 {file}（{found}）",
-    "在 {host} 上执行：cat {file}",
+    "在 {host} 上执行：`cat {file}`",
 )
 _CONF_DIFFERS = Words(
     "chip {chip} of {host} has {key} {found}, {file} says {expected}",
-    "set the live value as the file has it (hccn_tool -i {chip} -ip -s address A netmask M), or correct the file",
+    "set the live value as the file has it (`hccn_tool -i {chip} -ip -s address {address} netmask {netmask}`), or correct the file",
     "{host} 芯片 {chip} 的实际 {key} 为 {found}，{file} 中为 {expected}",
-    "将实际值设为与文件一致（hccn_tool -i {chip} -ip -s address A netmask M），或更正文件",
+    "将实际值设为与文件一致（`hccn_tool -i {chip} -ip -s address {address} netmask {netmask}`），或更正文件",
 )
 _CONF_LACKS = Words(
     "chip {chip} of {host} has address {found}, {file} has none: it is gone after a reboot and unknown in the container",
-    "on {host}: hccn_tool -i {chip} -ip -s address {found} netmask {netmask}, which writes the file",
+    "on {host}: `hccn_tool -i {chip} -ip -s address {found} netmask {netmask}`, which writes the file",
     "{host} 芯片 {chip} 的地址为 {found}，但 {file} 中没有：重启后丢失，容器内也不可见",
-    "在 {host} 上执行：hccn_tool -i {chip} -ip -s address {found} netmask {netmask}，该命令会写入文件",
+    "在 {host} 上执行：`hccn_tool -i {chip} -ip -s address {found} netmask {netmask}`，该命令会写入文件",
 )
 
 
@@ -98,13 +111,21 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         conf = mapping(fleet.npu(host).get("hccn_conf"))
         state = str(conf.get("state") or "unknown")
-        unreadable = [chip for chip in fleet.planned_chips(host) if fleet.answer(host, chip, "ip").state == "conf_unreadable"]
+        unreadable = [
+            chip for chip in fleet.planned_chips(host) if fleet.answer(host, chip, "ip").state == "conf_unreadable"
+        ]
         if state == "ok" and unreadable:
             state = "unreadable"
         if state in _CONF:
             lines = names((one_line(line, 40) for line in listing(conf.get("lines_not_understood"))), 3)
             found = lines or state
-            say.error(_CONF[state], host, expected="a readable file", found=found if state == "malformed" else state, file=HCCN_CONF)
+            say.error(
+                _CONF[state],
+                host,
+                expected="a readable file",
+                found=found if state == "malformed" else state,
+                file=HCCN_CONF,
+            )
         elif state != "ok":
             say.unknown(_CONF_UNKNOWN, host, expected="a readable file", found=state, file=HCCN_CONF)
         elif not fleet.has("hccn", host) or not fleet.has("generation", host):
@@ -127,7 +148,7 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
     if address(ip) is None:
         say.blocked(host)
     elif not entry.get("address"):
-        netmask = live.word("netmask") or "?"
+        netmask = live.word("netmask") or "NETMASK"
         say.error(_CONF_LACKS, host, chip, expected=f"address_{chip}={ip}", found=ip, netmask=netmask, file=HCCN_CONF)
     else:
         pairs = [("address", ip), ("netmask", live.word("netmask"))]
@@ -135,7 +156,17 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
             (key, value) for key, value in pairs if value and entry.get(key) and address(entry[key]) != address(value)
         ]
         for key, value in wrong[:1]:
-            say.error(_CONF_DIFFERS, host, chip, expected=entry[key], found=value, key=key, file=HCCN_CONF)
+            say.error(
+                _CONF_DIFFERS,
+                host,
+                chip,
+                expected=entry[key],
+                found=value,
+                key=key,
+                file=HCCN_CONF,
+                address=entry["address"],
+                netmask=entry.get("netmask") or live.word("netmask") or "NETMASK",
+            )
         if not wrong:
             say.ok(host, chip)
 
@@ -144,9 +175,9 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
 
 _LINK = Words(
     "the RoCE link of chip {chips} of {host} is {found}",
-    "check cable and optics of the chip and the switch port; hccn_tool -i {first} -link -g must say UP",
+    "check cable and optics of the chip and the switch port; `hccn_tool -i {first} -link -g` must say UP",
     "{host} 芯片 {chips} 的 RoCE 链路为 {found}",
-    "检查该芯片的线缆、光模块与交换机端口；hccn_tool -i {first} -link -g 应为 UP",
+    "检查该芯片的线缆、光模块与交换机端口；`hccn_tool -i {first} -link -g` 应为 UP",
 )
 _HARMLESS = "; every hccs_ping of it passed, so the RoCE port is not used here"
 _HARMLESS_ZH = "；其所有 hccs_ping 均通过，说明此处未使用 RoCE 端口"
@@ -173,13 +204,19 @@ def _softened(fleet: Fleet, host: str, chip: int) -> Severity:
 
 
 def _by_pings(
-    fleet: Fleet, say: Say, host: str, bad: t.Mapping[int, str], words: t.Mapping[Severity, Words], expected: str
+    fleet: Fleet,
+    say: Say,
+    host: str,
+    bad: t.Mapping[int, str],
+    words: t.Mapping[Severity, Words],
+    expected: str,
+    **values: t.Any,
 ) -> None:
     """Bad states of a chip's RoCE port, chips that are alike together."""
     chips = fleet.chips(host)
     same = ((chip, (value, _softened(fleet, host, chip))) for chip, value in bad.items())
     for (value, severity), group in grouped(same).items():
-        say.each(severity, words[severity], host, group, chips, expected=expected, found=value, first=group[0])
+        say.each(severity, words[severity], host, group, chips, expected=expected, found=value, **values)
 
 
 def link(fleet: Fleet, say: Say) -> None:
@@ -201,9 +238,9 @@ def link(fleet: Fleet, say: Say) -> None:
 
 _VNIC = Words(
     "the vNIC of chip {chips} of {host} is {found}",
-    "hccn_tool -i {first} -vnic -g must say UP; see npu-smi info and dmesg on {host}",
+    "`hccn_tool -i {first} -vnic -g` must say UP; see `npu-smi info` and dmesg on {host}",
     "{host} 芯片 {chips} 的 vNIC 为 {found}",
-    "hccn_tool -i {first} -vnic -g 应为 UP；查看 {host} 的 npu-smi info 与 dmesg",
+    "`hccn_tool -i {first} -vnic -g` 应为 UP；查看 {host} 的 `npu-smi info` 与 dmesg",
 )
 
 
@@ -223,20 +260,20 @@ def vnic_link(fleet: Fleet, say: Say) -> None:
             else:
                 down.append((chip, word))
         for word, group in grouped(down).items():
-            say.each("error", _VNIC, host, group, fleet.chips(host), expected="UP", found=word, first=group[0])
+            say.each("error", _VNIC, host, group, fleet.chips(host), expected="UP", found=word)
 
 
 _HEALTH = Words(
     "the network health of chip {chips} of {host} is {found}",
-    "hccn_tool -i {first} -netdetect -g must name an address that answers (the gateway); then ask -net_health again",
+    "`hccn_tool -i {first} -netdetect -g` must name an address that answers (the gateway); then ask -net_health again",
     "{host} 芯片 {chips} 的网络健康状态为 {found}",
-    "hccn_tool -i {first} -netdetect -g 应给出一个可达地址（网关）；然后再次查询 -net_health",
+    "`hccn_tool -i {first} -netdetect -g` 应给出一个可达地址（网关）；然后再次查询 -net_health",
 )
 _HEALTH_NO_TARGET = Words(
     "the network health of chip {chips} of {host} is {found}: the detection address was only just set, or none is set",
-    "on {host}: hccn_tool -i {first} -netdetect -s address GATEWAY, then ask -net_health again",
+    "on {host}: `hccn_tool -i {first} -netdetect -s address {target}`, then ask -net_health again",
     "{host} 芯片 {chips} 的网络健康状态为 {found}：检测地址刚刚设置或尚未设置",
-    "在 {host} 上执行：hccn_tool -i {first} -netdetect -s address GATEWAY，然后再次查询 -net_health",
+    "在 {host} 上执行：`hccn_tool -i {first} -netdetect -s address {target}`，然后再次查询 -net_health",
 )
 
 
@@ -244,11 +281,23 @@ def _health_words(base: Words) -> dict[Severity, Words]:
     return {
         "error": base,
         "warning": Words(base.message + _HARMLESS, base.fix, base.message_zh + _HARMLESS_ZH, base.fix_zh),
-        "unknown": Words(base.message + "; no hccs_ping was made", base.fix, base.message_zh + "；未执行 hccs_ping", base.fix_zh),
+        "unknown": Words(
+            base.message + "; no hccs_ping was made", base.fix, base.message_zh + "；未执行 hccs_ping", base.fix_zh
+        ),
     }
 
 
 NO_TARGET = ("init", "detect ip set")
+
+
+def _usual_target(fleet: Fleet, host: str, query: str) -> str:
+    """The gateway or detection address that most chips have, of this host or else of all: what a fix can name."""
+    for hosts in ([host], fleet.hosts):
+        found = [fleet.answer(one, chip, query).word(query) for one in hosts for chip in fleet.chips(one)]
+        usable = [text for text in found if address(text) is not None]
+        if usable:
+            return str(max(usable, key=usable.count))
+    return "GATEWAY"
 
 
 def net_health(fleet: Fleet, say: Say) -> None:
@@ -271,20 +320,21 @@ def net_health(fleet: Fleet, say: Say) -> None:
                 (idle if word.lower() in NO_TARGET else faults)[chip] = word
         unread(say, host, chips, "net_health", answers)
         _by_pings(fleet, say, host, faults, _health_words(_HEALTH), "Success")
-        _by_pings(fleet, say, host, idle, _health_words(_HEALTH_NO_TARGET), "Success")
+        target = _usual_target(fleet, host, "netdetect")
+        _by_pings(fleet, say, host, idle, _health_words(_HEALTH_NO_TARGET), "Success", target=target)
 
 
 _DETECT = Words(
     "chip {chips} of {host} has no detection address, so its network health says nothing",
-    "on {host}: hccn_tool -i {first} -netdetect -s address GATEWAY",
+    "on {host}: `hccn_tool -i {first} -netdetect -s address {target}`",
     "{host} 芯片 {chips} 未设置网络检测地址，其网络健康状态没有意义",
-    "在 {host} 上执行：hccn_tool -i {first} -netdetect -s address GATEWAY",
+    "在 {host} 上执行：`hccn_tool -i {first} -netdetect -s address {target}`",
 )
 _DETECT_SELF = Words(
     "chip {chip} of {host} has its own address {found} as detection address, so its network health proves nothing",
-    "on {host}: hccn_tool -i {chip} -netdetect -s address GATEWAY",
+    "on {host}: `hccn_tool -i {chip} -netdetect -s address {target}`",
     "{host} 芯片 {chip} 的检测地址是它自己的地址 {found}，其网络健康状态没有意义",
-    "在 {host} 上执行：hccn_tool -i {chip} -netdetect -s address GATEWAY",
+    "在 {host} 上执行：`hccn_tool -i {chip} -netdetect -s address {target}`",
 )
 
 
@@ -307,33 +357,34 @@ def netdetect(fleet: Fleet, say: Say) -> None:
             elif target is not None:
                 del answers[chip]
                 if target == address(fleet.answer(host, chip, "ip").word("ipaddr")):
-                    say.warning(_DETECT_SELF, host, chip, expected="another address", found=target)
+                    say.warning(_DETECT_SELF, host, chip, expected="another address", found=target, target="GATEWAY")
                 else:
                     say.ok(host, chip)
         unread(say, host, chips, "netdetect", answers)
         if unset:
-            say.each("warning", _DETECT, host, unset, chips, expected="an address", found="none", first=unset[0])
+            target_text = _usual_target(fleet, host, "netdetect")
+            say.each("warning", _DETECT, host, unset, chips, expected="an address", found="none", target=target_text)
 
 
 # Gateway --------------------------------------------------------------------------------------------------------------
 
 _GATEWAY = Words(
     "chip {chips} of {host} has no gateway, and the fleet's chips are in different subnets: {subnets}",
-    "on {host}: hccn_tool -i {first} -gateway -s gateway GATEWAY, or put all chips into one subnet",
+    "on {host}: `hccn_tool -i {first} -gateway -s gateway {target}`, or put all chips into one subnet",
     "{host} 芯片 {chips} 没有网关，而各芯片位于不同网段：{subnets}",
-    "在 {host} 上执行：hccn_tool -i {first} -gateway -s gateway GATEWAY，或将所有芯片放到同一网段",
+    "在 {host} 上执行：`hccn_tool -i {first} -gateway -s gateway {target}`，或将所有芯片放到同一网段",
 )
 _GATEWAY_FLAT = Words(
     "chip {chips} of {host} has no gateway; all chips are in {subnets}, so none is needed inside it",
-    "nothing in a flat network; else on {host}: hccn_tool -i {first} -gateway -s gateway GATEWAY",
+    "nothing in a flat network; else on {host}: `hccn_tool -i {first} -gateway -s gateway {target}`",
     "{host} 芯片 {chips} 没有网关；所有芯片都在 {subnets} 内，网段内不需要网关",
-    "扁平网络无需处理；否则在 {host} 上执行：hccn_tool -i {first} -gateway -s gateway GATEWAY",
+    "扁平网络无需处理；否则在 {host} 上执行：`hccn_tool -i {first} -gateway -s gateway {target}`",
 )
 _GATEWAY_OUTSIDE = Words(
     "the gateway {found} of chip {chip} of {host} is not in the chip's own subnet {expected}",
-    "on {host}: hccn_tool -i {chip} -gateway -s gateway GATEWAY with an address in {expected}",
+    "on {host}: `hccn_tool -i {chip} -gateway -s gateway {target}` with an address in {expected}",
     "{host} 芯片 {chip} 的网关 {found} 不在其网段 {expected} 内",
-    "在 {host} 上执行：hccn_tool -i {chip} -gateway -s gateway GATEWAY，地址取自 {expected}",
+    "在 {host} 上执行：`hccn_tool -i {chip} -gateway -s gateway {target}`，地址取自 {expected}",
 )
 
 
@@ -361,12 +412,13 @@ def gateway(fleet: Fleet, say: Say) -> None:
             elif target is not None:
                 del answers[chip]
                 if subnet is not None and target not in subnet:
-                    say.say(severity, _GATEWAY_OUTSIDE, host, chip, expected=subnet, found=target)
+                    say.say(severity, _GATEWAY_OUTSIDE, host, chip, expected=subnet, found=target, target="GATEWAY")
                 else:
                     say.ok(host, chip)
         unread(say, host, chips, "gateway", answers)
         if unset:
-            values = {"expected": "a gateway", "found": "none", "subnets": names(known, 4), "first": unset[0]}
+            values = {"expected": "a gateway", "found": "none", "subnets": names(known, 4)}
+            values["target"] = _usual_target(fleet, host, "gateway")
             if len(known) > 1:
                 say.each(severity, _GATEWAY, host, unset, chips, **values)
             else:
@@ -425,21 +477,21 @@ def lldp(fleet: Fleet, say: Say) -> None:
 _SWITCH = {0: "off (0)", 1: "on (1)"}
 _TLS_HOST = Words(
     "{host} has TLS {found} on chips {chips}, the other chips of the fleet have it {expected} ({majority}): they cannot link",
-    "on {host}: for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done",
+    "on {host}: `for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
     "{host} 芯片 {chips} 的 TLS 为 {found}，其余芯片为 {expected}（{majority}）：无法互连",
-    "在 {host} 上执行：for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done",
+    "在 {host} 上执行：`for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
 )
 _TLS_CHIP = Words(
     "chip {chip} of {host} has TLS {found}, the other chips of the fleet have it {expected} ({majority}): they cannot link",
-    "on {host}: hccn_tool -i {chip} -tls -s enable {switch}",
+    "on {host}: `hccn_tool -i {chip} -tls -s enable {switch}`",
     "{host} 芯片 {chip} 的 TLS 为 {found}，其余芯片为 {expected}（{majority}）：无法互连",
-    "在 {host} 上执行：hccn_tool -i {chip} -tls -s enable {switch}",
+    "在 {host} 上执行：`hccn_tool -i {chip} -tls -s enable {switch}`",
 )
 _TLS_SPLIT = Words(
     "TLS is on and off in equal parts, and such chips cannot link: {found}",
-    "choose one for all chips of all hosts: for i in {list}; do hccn_tool -i $i -tls -s enable 0; done",
+    "choose one for all chips of all hosts: `for i in {list}; do hccn_tool -i $i -tls -s enable 0; done`",
     "TLS 开与关各占一半，二者无法互连：{found}",
-    "为所有主机的所有芯片统一设置：for i in {list}; do hccn_tool -i $i -tls -s enable 0; done",
+    "为所有主机的所有芯片统一设置：`for i in {list}; do hccn_tool -i $i -tls -s enable 0; done`",
 )
 
 
@@ -507,13 +559,19 @@ def grouped_by_host(places: t.Iterable[Place]) -> dict[str, list[int]]:
     return out
 
 
-_RENEW = "renew it on {host} (hccn_tool -i {first} -tls -s ...), or turn TLS off on all chips of all hosts"
-_RENEW_ZH = "在 {host} 上更新证书（hccn_tool -i {first} -tls -s ...），或在所有主机的所有芯片上关闭 TLS"
+_RENEW = "renew it on {host} (`hccn_tool -i {first} -tls -s ...`), or turn TLS off on all chips of all hosts"
+_RENEW_ZH = "在 {host} 上更新证书（`hccn_tool -i {first} -tls -s ...`），或在所有主机的所有芯片上关闭 TLS"
 _EXPIRES = Words(
-    "the TLS certificate of chip {chips} of {host} expires soon", _RENEW, "{host} 芯片 {chips} 的 TLS 证书即将过期", _RENEW_ZH
+    "the TLS certificate of chip {chips} of {host} expires soon",
+    _RENEW,
+    "{host} 芯片 {chips} 的 TLS 证书即将过期",
+    _RENEW_ZH,
 )
 _EXPIRED = Words(
-    "the TLS certificate of chip {chips} of {host} has expired", _RENEW, "{host} 芯片 {chips} 的 TLS 证书已过期", _RENEW_ZH
+    "the TLS certificate of chip {chips} of {host} has expired",
+    _RENEW,
+    "{host} 芯片 {chips} 的 TLS 证书已过期",
+    _RENEW_ZH,
 )
 _EXPIRY: dict[str, tuple[Severity, Words]] = {
     "1": ("warning", _EXPIRES),
@@ -539,4 +597,4 @@ def tls_certificate(fleet: Fleet, say: Say) -> None:
                 say.ok(host, chip)
         for state, group in grouped(ends).items():
             severity, words = _EXPIRY[state]
-            say.each(severity, words, host, group, fleet.chips(host), expected="valid", found=state, first=group[0])
+            say.each(severity, words, host, group, fleet.chips(host), expected="valid", found=state)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 import typing as t
 
 from ..fleet import VENDOR, Fleet, generation_of, listing, mapping, one_line, whole
@@ -12,9 +13,9 @@ from .say import Say, grouped, names, numbers, odd_ones
 
 _SILENT = Words(
     "{host} did not answer",
-    "see why Ansible cannot reach it: ansible -m ping {host}",
+    "see why Ansible cannot reach it: `ansible -m ping {quoted}`",
     "{host} 没有应答",
-    "检查 Ansible 无法访问的原因：ansible -m ping {host}",
+    "检查 Ansible 无法访问的原因：`ansible -m ping {quoted}`",
 )
 _HALF = Words(
     "the {half} facts of {host} were not gathered, so nothing that needs them was judged there",
@@ -33,7 +34,7 @@ _UNCHECKED = Words(
 
 def host_answers(fleet: Fleet, say: Say) -> None:
     for host in fleet.silent:
-        say.error(_SILENT, host, expected="an answer", found="none")
+        say.error(_SILENT, host, expected="an answer", found="none", quoted=shlex.quote(host))
     for host in say.hosts:
         halves = [("npu", bool(fleet.npu(host))), ("host", bool(fleet.host(host)))]
         wanted = [half for half in halves if half[0] in fleet.halves and fleet.concerns(half[0], host)]
@@ -77,16 +78,16 @@ _CODES = {
     ),
     "8020": Words(
         "a chip of {host} is given to another container without privileges, so npu-smi shows none at all (-8020): {text}",
-        "list containers with their devices (docker ps, docker inspect) and stop the one that has the chips of this plan",
+        "list containers with their devices (`docker ps`, `docker inspect`) and stop the one that has the chips of this plan",
         "{host} 的芯片已被另一个非特权容器占用，npu-smi 因此一个也不显示（-8020）：{text}",
-        "列出容器及其设备（docker ps、docker inspect），停止占用本规划芯片的容器",
+        "列出容器及其设备（`docker ps`、`docker inspect`），停止占用本规划芯片的容器",
     ),
 }
 
 
 def _tool(fleet: Fleet, say: Say, host: str, name: str, state: str, text: str, places: str) -> None:
     words = _TOOL.get(state, _TOOL_OTHER)
-    values = {"tool": name, "state": state, "text": text or "no text", "places": places}
+    values: dict[str, t.Any] = {"tool": name, "state": state, "text": text or "no text", "places": places}
     severity = "error" if state in ("tool_missing", "denied", "failed") else "unknown"
     if name == "npu-smi":
         coded = [found for code, found in _CODES.items() if code in text]
@@ -142,16 +143,16 @@ def generation(fleet: Fleet, say: Say) -> None:
 
 _NAMELESS = Words(
     "npu-smi on {host} names no chip, so its generation cannot be told",
-    "run npu-smi info on {host}",
+    "run `npu-smi info` on {host}",
     "{host} 上 npu-smi 未显示芯片名称，无法判断代际",
-    "在 {host} 上执行 npu-smi info",
+    "在 {host} 上执行 `npu-smi info`",
 )
 
 _MISSING = Words(
     "{host} does not have chip {chips}, which the plan uses; it has {found}",
-    "set pd_chips (or pd_chips_per_node) of {host} to what npu-smi info -m lists, or repair the chip",
+    "set pd_chips (or pd_chips_per_node) of {host} to what `npu-smi info -m` lists, or repair the chip",
     "规划使用了 {host} 的芯片 {chips}，但该芯片不存在；实际有 {found}",
-    "将 {host} 的 pd_chips（或 pd_chips_per_node）改为 npu-smi info -m 列出的芯片，或修复该芯片",
+    "将 {host} 的 pd_chips（或 pd_chips_per_node）改为 `npu-smi info -m` 列出的芯片，或修复该芯片",
 )
 
 
@@ -185,15 +186,15 @@ def chip_present(fleet: Fleet, say: Say) -> None:
 
 _HEALTH = Words(
     "npu-smi reports {found} for chip {chips} of {host}",
-    "npu-smi info -t health -i CARD and dmesg tell the cause; leave the chip out of pd_chips until it is repaired",
+    "`npu-smi info -t health -i CARD` and dmesg tell the cause; leave the chip out of pd_chips until it is repaired",
     "npu-smi 报告 {host} 的芯片 {chips} 为 {found}",
-    "用 npu-smi info -t health -i CARD 与 dmesg 查明原因；修复前从 pd_chips 中去掉该芯片",
+    "用 `npu-smi info -t health -i CARD` 与 dmesg 查明原因；修复前从 pd_chips 中去掉该芯片",
 )
 _HEALTH_UNKNOWN = Words(
     "npu-smi does not tell the health of chip {chips} of {host}: {found}",
-    "run npu-smi info on {host}",
+    "run `npu-smi info` on {host}",
     "npu-smi 未给出 {host} 芯片 {chips} 的健康状态：{found}",
-    "在 {host} 上执行 npu-smi info",
+    "在 {host} 上执行 `npu-smi info`",
 )
 
 
@@ -227,21 +228,21 @@ def chip_health(fleet: Fleet, say: Say) -> None:
 
 _BUSY = Words(
     "chip {chip} of {host} is used by {found}, which do not belong to this cluster",
-    "end them if nobody needs them (on {host}: ps -fp {pids}), or leave the chip out of pd_chips",
+    "end them if nobody needs them (on {host}: `ps -fp {pids}`), or leave the chip out of pd_chips",
     "{host} 的芯片 {chip} 被不属于本集群的进程占用：{found}",
-    "若无人使用请结束它们（在 {host} 上：ps -fp {pids}），或从 pd_chips 中去掉该芯片",
+    "若无人使用请结束它们（在 {host} 上：`ps -fp {pids}`），或从 pd_chips 中去掉该芯片",
 )
 _FULL = Words(
     "chip {chip} of {host} has {used} of {total} MB in use and no process to show for it; the engine wants {wanted} MB",
-    "look for left-over workers in other containers (docker ps, npu-smi info -t proc-mem -i CARD -c CHIP); a reset or reboot frees it",
+    "look for left-over workers in other containers (`docker ps`, `npu-smi info -t proc-mem -i CARD -c CHIP`); a reset or reboot frees it",
     "{host} 的芯片 {chip} 已用 {used}/{total} MB，却没有对应进程；引擎需要 {wanted} MB",
-    "在其他容器中查找残留进程（docker ps、npu-smi info -t proc-mem -i CARD -c CHIP）；复位或重启可释放",
+    "在其他容器中查找残留进程（`docker ps`、`npu-smi info -t proc-mem -i CARD -c CHIP`）；复位或重启可释放",
 )
 _FULL_UNKNOWN = Words(
     "npu-smi does not tell the memory use of chip {chips} of {host}",
-    "run npu-smi info on {host}",
+    "run `npu-smi info` on {host}",
     "npu-smi 未给出 {host} 芯片 {chips} 的显存用量",
-    "在 {host} 上执行 npu-smi info",
+    "在 {host} 上执行 `npu-smi info`",
 )
 _PIDS_UNKNOWN = Words(
     "chip {chip} of {host} has processes ({found}) and it is not known which belong to this cluster",
@@ -343,7 +344,9 @@ def driver_equal(fleet: Fleet, say: Say) -> None:
                 values[Place(host)] = version.strip()
             else:
                 unread.add(host)
-                say.unknown(_DRIVER_UNKNOWN, host, expected="a version", found="none", part=part, part_zh=part_zh, place=place)
+                say.unknown(
+                    _DRIVER_UNKNOWN, host, expected="a version", found="none", part=part, part_zh=part_zh, place=place
+                )
         odd = odd_ones(values)
         if odd is None:
             continue
@@ -354,7 +357,15 @@ def driver_equal(fleet: Fleet, say: Say) -> None:
             everyone = list(values)
             odd_hosts.update(place.host for place in everyone)
             first = next(iter(odd.minority.values()))[0]
-            say.warning(_DRIVER_SPLIT, first.host, expected="one version", found=found, also=everyone, part=part, part_zh=part_zh)
+            say.warning(
+                _DRIVER_SPLIT,
+                first.host,
+                expected="one version",
+                found=found,
+                also=everyone,
+                part=part,
+                part_zh=part_zh,
+            )
             continue
         for value, places in odd.minority.items():
             for odd_place in places:

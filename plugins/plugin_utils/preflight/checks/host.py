@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import ipaddress
 import json
+import shlex
 import statistics
 import typing as t
 
@@ -16,9 +17,9 @@ from .say import Say, names, odd_ones
 
 _FACT_UNKNOWN = Words(
     "{what} of {host} is not known",
-    "on {host}: {command}",
+    "on {host}: `{command}`",
     "无法得知 {host} 的 {what_zh}",
-    "在 {host} 上执行：{command}",
+    "在 {host} 上执行：`{command}`",
 )
 
 
@@ -59,7 +60,9 @@ def of_host_check(fleet: Fleet, say: Say) -> None:
             severity: Severity = "warning" if one.get("severity") == "warning" else "error"
             value = one.get("value")
             chip = value if say.check.id == "chip" and isinstance(value, int) and not isinstance(value, bool) else None
-            also = [Place(host, number) for number in value if isinstance(number, int)] if isinstance(value, list) else []
+            also = (
+                [Place(host, number) for number in value if isinstance(number, int)] if isinstance(value, list) else []
+            )
             shown = value if isinstance(value, (str, int)) else json.dumps(value)
             variable = f"{one['variable']}: " if one.get("variable") else ""
             say.say(
@@ -87,9 +90,9 @@ _NIC = Words(
 )
 _NIC_DOWN = Words(
     "network card {nic} of {host} is {found}",
-    "on {host}: ip link set {nic} up; check the cable",
+    "on {host}: `ip link set {nic} up`; check the cable",
     "{host} 的网卡 {nic} 状态为 {found}",
-    "在 {host} 上执行：ip link set {nic} up；检查线缆",
+    "在 {host} 上执行：`ip link set {nic} up`；检查线缆",
 )
 
 
@@ -101,7 +104,7 @@ def _nics(fleet: Fleet, host: str) -> t.Mapping[str, t.Any] | None:
 def _card(fleet: Fleet, host: str) -> t.Mapping[str, t.Any] | None:
     """The planned card, where it is there."""
     nics, name = _nics(fleet, host), fleet.planned(host)["nic"]
-    return mapping(nics[name]) if nics and name in nics else None
+    return mapping(nics[name]) if nics and name is not None and name in nics else None
 
 
 def nic(fleet: Fleet, say: Say) -> None:
@@ -184,7 +187,11 @@ _SPLIT = Words(
 
 
 def alike(
-    say: Say, values: t.Mapping[str, t.Hashable], severity: Severity, show: t.Callable[[t.Any], str] = str, **words: str
+    say: Say,
+    values: t.Mapping[str, t.Hashable],
+    severity: Severity,
+    show: t.Callable[[t.Any], str] = str,
+    **words: t.Any,
 ) -> None:
     """Name the hosts that differ from the majority, or both camps where there is none."""
     places = {Place(host): value for host, value in values.items()}
@@ -203,7 +210,9 @@ def alike(
             for place in strangers:
                 bad.add(place)
                 found = show(value)
-                say.say(severity, _ODD, place.host, expected=show(odd.usual), found=found, count=len(odd.majority), **words)
+                say.say(
+                    severity, _ODD, place.host, expected=show(odd.usual), found=found, count=len(odd.majority), **words
+                )
     for place in places:
         if place not in bad:
             say.ok(*place)
@@ -222,8 +231,8 @@ def mtu_equal(fleet: Fleet, say: Say) -> None:
             say.blocked(host)
         else:
             _missing(say, host, "the MTU", "MTU", f"ip link show {fleet.planned(host)['nic']}")
-    remedy = "set one MTU on all hosts and the switches between them: ip link set NIC mtu N"
-    remedy_zh = "在所有主机及其间的交换机上设置相同的 MTU：ip link set NIC mtu N"
+    remedy = "set one MTU on all hosts and the switches between them: `ip link set NIC mtu N`"
+    remedy_zh = "在所有主机及其间的交换机上设置相同的 MTU：`ip link set NIC mtu N`"
     alike(say, values, "error", what="the MTU", what_zh="MTU", remedy=remedy, remedy_zh=remedy_zh)
 
 
@@ -253,7 +262,10 @@ def kernel_equal(fleet: Fleet, say: Say) -> None:
             values[host] = kernel
         else:
             _missing(say, host, "the kernel's release", "内核版本", "uname -r")
-    remedy, remedy_zh = "usually harmless; boot the same kernel if the driver was built for one", "通常无害；若驱动针对特定内核编译，请使用相同内核"
+    remedy, remedy_zh = (
+        "usually harmless; boot the same kernel if the driver was built for one",
+        "通常无害；若驱动针对特定内核编译，请使用相同内核",
+    )
     alike(say, values, "info", what="the kernel", what_zh="内核", remedy=remedy, remedy_zh=remedy_zh)
 
 
@@ -261,9 +273,9 @@ def kernel_equal(fleet: Fleet, say: Say) -> None:
 
 _CLOCK = Words(
     "the clock of {host} is {found} {direction} the fleet's (at least)",
-    "on {host}: chronyc makestep, and see that a time service runs (timedatectl)",
+    "on {host}: `chronyc makestep`, and see that a time service runs (`timedatectl`)",
     "{host} 的时钟与其他主机至少相差 {found}（{sign}）",
-    "在 {host} 上执行：chronyc makestep，并确认时间服务在运行（timedatectl）",
+    "在 {host} 上执行：`chronyc makestep`，并确认时间服务在运行（`timedatectl`）",
 )
 _CLOCK_VAGUE = Words(
     "the clock of {host} could only be read to within {found}, so nothing can be said of it",
@@ -304,7 +316,9 @@ def clock(fleet: Fleet, say: Say) -> None:
                 sign="+" if ahead else "-",
             )
         elif max(high - usual, usual - low) > limits.clock_error_seconds:
-            say.unknown(_CLOCK_VAGUE, host, expected=f"within {limits.clock_warning_seconds:g} s", found=f"{high - low:.1f} s")
+            say.unknown(
+                _CLOCK_VAGUE, host, expected=f"within {limits.clock_warning_seconds:g} s", found=f"{high - low:.1f} s"
+            )
         else:
             say.ok(host)
 
@@ -325,9 +339,9 @@ _POOL = Words(
 )
 _MEMORY_ODD = Words(
     "{host} has {found} MB of memory in all, the other hosts have {expected} MB",
-    "look for a memory module that is not seen any more: dmidecode -t memory on {host}",
+    "look for a memory module that is not seen any more: `dmidecode -t memory` on {host}",
     "{host} 的内存总量为 {found} MB，其他主机为 {expected} MB",
-    "检查是否有内存条未被识别：在 {host} 上执行 dmidecode -t memory",
+    "检查是否有内存条未被识别：在 {host} 上执行 `dmidecode -t memory`",
 )
 
 
@@ -354,7 +368,11 @@ def memory(fleet: Fleet, say: Say) -> None:
             say.error(_POOL, host, expected=planned["pool_mb"], found=available)
         elif wanted > available:
             say.warning(_MEMORY, host, expected=wanted, found=available, workers=planned["workers"])
-        elif host in totals and len(totals) > 2 and totals[host] * 100 < usual * (100 - fleet.limits.memory_differs_percent):
+        elif (
+            host in totals
+            and len(totals) > 2
+            and totals[host] * 100 < usual * (100 - fleet.limits.memory_differs_percent)
+        ):
             say.warning(_MEMORY_ODD, host, expected=usual, found=totals[host])
         else:
             say.ok(host)
@@ -362,9 +380,9 @@ def memory(fleet: Fleet, say: Say) -> None:
 
 _DISK = Words(
     "{path} on {host} has {found} MB free",
-    "make room there: du -xh {path} | sort -h | tail; old images: docker image prune",
+    "make room there: `du -xh {quoted} | sort -h | tail`; old images: `docker image prune`",
     "{host} 的 {path} 仅剩 {found} MB",
-    "清理空间：du -xh {path} | sort -h | tail；旧镜像：docker image prune",
+    "清理空间：`du -xh {quoted} | sort -h | tail`；旧镜像：`docker image prune`",
 )
 
 
@@ -380,12 +398,20 @@ def disk(fleet: Fleet, say: Say) -> None:
             room = whole(free)
             if room is None:
                 good = False
-                _missing(say, host, f"the room in {path}", f"{path} 的空间", f"df -m {path}")
+                _missing(say, host, f"the room in {path}", f"{path} 的空间", f"df -m {shlex.quote(path)}")
             elif room < limits.disk_warning_mb:
                 good = False
                 low = room < limits.disk_error_mb
                 expected = f"{limits.disk_error_mb if low else limits.disk_warning_mb} MB"
-                say.say("error" if low else "warning", _DISK, host, expected=expected, found=room, path=path)
+                say.say(
+                    "error" if low else "warning",
+                    _DISK,
+                    host,
+                    expected=expected,
+                    found=room,
+                    path=path,
+                    quoted=shlex.quote(path),
+                )
         if good:
             say.ok(host)
 
@@ -394,15 +420,15 @@ def disk(fleet: Fleet, say: Say) -> None:
 
 _MODEL = Words(
     "the model in {path} on {host} differs from that on {count} other hosts: {part} {found}, there {expected}",
-    "copy it again from a host that has the right one: rsync -a --checksum {good}:{path}/ {path}/",
+    "copy it again from a host that has the right one: `rsync -a --checksum {source} {target}`",
     "{host} 上 {path} 的模型与其他 {count} 台主机不同：{part} {found}，其他主机为 {expected}",
-    "从正确的主机重新复制：rsync -a --checksum {good}:{path}/ {path}/",
+    "从正确的主机重新复制：`rsync -a --checksum {source} {target}`",
 )
 _MODEL_SPLIT = Words(
     "the model in {path} differs between the hosts and no copy is in the majority ({part}): {found}",
-    "find out which copy is whole (compare with its source), then: rsync -a --checksum HOST:{path}/ {path}/",
+    "find out which copy is whole (compare with its source), then: `rsync -a --checksum HOST:{target} {target}`",
     "各主机上 {path} 的模型不同，且没有多数（{part}）：{found}",
-    "先与来源比对确认哪份完整，然后执行：rsync -a --checksum HOST:{path}/ {path}/",
+    "先与来源比对确认哪份完整，然后执行：`rsync -a --checksum HOST:{target} {target}`",
 )
 _MODEL_GONE = Words(
     "the model is not in {path} on {host}",
@@ -429,12 +455,14 @@ def model_alike(fleet: Fleet, say: Say) -> None:
         state = model.get("state")
         if state == "ok":
             models[host] = model
-        elif state == "missing" and any(one["check"] == "path" and str(one.get("value", "")).startswith(path) for one in fleet.findings(host)):
+        elif state == "missing" and any(
+            one["check"] == "path" and str(one.get("value", "")).startswith(path) for one in fleet.findings(host)
+        ):
             say.blocked(host)
         elif state == "missing":
             say.error(_MODEL_GONE, host, expected="a model", found="none", path=path)
         else:
-            _missing(say, host, f"the model in {path}", f"{path} 中的模型", f"ls -l {path}")
+            _missing(say, host, f"the model in {path}", f"{path} 中的模型", f"ls -l {shlex.quote(path)}")
     told: set[str] = set()
     for role in ("prefill", "decode"):
         hosts = [host for host in models if role in fleet.planned(host)["roles"]]
@@ -458,11 +486,21 @@ def _alike_in_role(fleet: Fleet, say: Say, models: t.Mapping[str, t.Mapping[str,
             first = next(iter(odd.minority.values()))[0].host
             told.update(place.host for place in values)
             path = fleet.planned(first)["model_path"]
-            say.error(_MODEL_SPLIT, first, expected="one copy", found=found, also=values, part=part, path=path)
+            say.error(
+                _MODEL_SPLIT,
+                first,
+                expected="one copy",
+                found=found,
+                also=values,
+                part=part,
+                path=path,
+                target=shlex.quote(f"{path}/"),
+            )
             continue
         for value, places in odd.minority.items():
             for place in places:
                 told.add(place.host)
+                path, good = fleet.planned(place.host)["model_path"], odd.majority[0].host
                 say.error(
                     _MODEL,
                     place.host,
@@ -470,8 +508,9 @@ def _alike_in_role(fleet: Fleet, say: Say, models: t.Mapping[str, t.Mapping[str,
                     found=value,
                     part=part,
                     count=len(odd.majority),
-                    good=odd.majority[0].host,
-                    path=fleet.planned(place.host)["model_path"],
+                    path=path,
+                    source=shlex.quote(f"{good}:{fleet.planned(good)['model_path']}/"),
+                    target=shlex.quote(f"{path}/"),
                 )
 
 

@@ -12,30 +12,35 @@ from ..verdicts import Place, Words
 from .fabric import unread
 from .say import Say, grouped, names, odd_ones
 
-_ADDRESS = Words(
-    "chip {chips} of {host} has no {kind} address",
-    "on {host}: {command}; every chip needs an address of its own",
-    "{host} 芯片 {chips} 没有 {kind} 地址",
-    "在 {host} 上执行：{command}；每个芯片都需要自己的地址",
-)
-_ADDRESS_WRONG = Words(
-    "the {kind} address of chip {chip} of {host} is no IPv4 address: {found}",
-    "on {host}: {command}",
-    "{host} 芯片 {chip} 的 {kind} 地址不是 IPv4 地址：{found}",
-    "在 {host} 上执行：{command}",
-)
-# How the tool tells it, and how it is set.
-_KINDS = {
-    "vnic": ("vNIC", "hccn_tool -i {first} -vnic -g (the driver sets it: see npu-smi info and dmesg)"),
-    "ip": ("RoCE", "hccn_tool -i {first} -ip -s address ADDRESS netmask NETMASK"),
+_SET = "`hccn_tool -i {first} -ip -s address ADDRESS netmask NETMASK`"
+_ADDRESS = {
+    "ip": Words(
+        "chip {chips} of {host} has no RoCE address",
+        f"on {{host}}: {_SET}; every chip needs an address of its own",
+        "{host} 芯片 {chips} 没有 RoCE 地址",
+        f"在 {{host}} 上执行：{_SET}；每个芯片都需要自己的地址",
+    ),
+    "vnic": Words(
+        "chip {chips} of {host} has no vNIC address",
+        "the driver gives it: see `npu-smi info` and dmesg on {host}, then `hccn_tool -i {first} -vnic -g`",
+        "{host} 芯片 {chips} 没有 vNIC 地址",
+        "该地址由驱动分配：在 {host} 上查看 `npu-smi info` 与 dmesg，然后执行 `hccn_tool -i {first} -vnic -g`",
+    ),
 }
+_ADDRESS_WRONG = Words(
+    "the {kind} address of chip {chips} of {host} is no IPv4 address: {found}",
+    "on {host}: `hccn_tool -i {first} -{query} -g`, and set it again",
+    "{host} 芯片 {chips} 的 {kind} 地址不是 IPv4 地址：{found}",
+    "在 {host} 上执行：`hccn_tool -i {first} -{query} -g`，并重新设置",
+)
+_KINDS = {"vnic": "vNIC", "ip": "RoCE"}
 
 
 def chip_address(fleet: Fleet, say: Say) -> None:
     if fleet.plane == "ub":
         return
     query = fleet.plane_query()
-    kind, how = _KINDS[query]
+    kind = _KINDS[query]
     for host in say.hosts:
         chips = fleet.chips(host)
         answers = {chip: fleet.answer(host, chip, query) for chip in chips}
@@ -51,23 +56,29 @@ def chip_address(fleet: Fleet, say: Say) -> None:
             elif answer.ok and address(answer.word("ipaddr")) is None:
                 del answers[chip]
                 found = answer.word("ipaddr")
-                say.error(
-                    _ADDRESS_WRONG, host, chip, expected="an IPv4 address", found=found, kind=kind, command=how.format(first=chip)
+                say.each(
+                    "error",
+                    _ADDRESS_WRONG,
+                    host,
+                    [chip],
+                    chips,
+                    expected="an IPv4 address",
+                    found=found,
+                    kind=kind,
+                    query=query,
                 )
             elif answer.ok:
                 del answers[chip]
                 say.ok(host, chip)
         unread(say, host, chips, query, answers)
-        if unset:
-            command = how.format(first=unset[0])
-            say.each("error", _ADDRESS, host, unset, chips, expected="an address", found="none", kind=kind, command=command)
+        say.each("error", _ADDRESS[query], host, unset, chips, expected="an address", found="none")
 
 
 _TWICE = Words(
     "{kind} address {found} is on {places}: a ping of one is answered by the other",
-    "give each chip an address of its own; over all hosts: hccn_tool -i N {query} -g",
+    "give each chip an address of its own; over all hosts: `hccn_tool -i N {query} -g`",
     "{kind} 地址 {found} 同时出现在 {places}：ping 其中一个会由另一个应答",
-    "为每个芯片设置各自的地址；在所有主机上查看：hccn_tool -i N {query} -g",
+    "为每个芯片设置各自的地址；在所有主机上查看：`hccn_tool -i N {query} -g`",
 )
 
 
@@ -90,7 +101,7 @@ def address_unique(fleet: Fleet, say: Say) -> None:
                     say.blocked(host)
         for found, places in _shared(fleet, owners):
             twice.update(places)
-            _same(say, _TWICE, found, places, kind=_KINDS[query][0], query=f"-{query}")
+            _same(say, _TWICE, found, places, kind=_KINDS[query], query=f"-{query}")
         if query == fleet.plane_query():
             for places in owners.values():
                 if places[0] not in twice:
@@ -111,11 +122,19 @@ def _shared(fleet: Fleet, owners: t.Mapping[t.Any, list[Place]]) -> t.Iterator[t
             yield from ((str(value), places) for value, places in shared.items())
 
 
-def _same(say: Say, words: Words, found: str, places: list[Place], **values: object) -> None:
+def _same(say: Say, words: Words, found: str, places: list[Place], **values: t.Any) -> None:
     hosts = list(dict.fromkeys(place.host for place in places))
     if len(places) > 2 and len(hosts) > 1 and len(places) >= 2 * len(hosts):
         # A whole host's worth.
-        say.error(words, hosts[0], expected="one owner", found=found, also=places, places=" and ".join(hosts[:2]) if len(hosts) == 2 else names(hosts), **values)
+        say.error(
+            words,
+            hosts[0],
+            expected="one owner",
+            found=found,
+            also=places,
+            places=" and ".join(hosts[:2]) if len(hosts) == 2 else names(hosts),
+            **values,
+        )
         return
     listed = " and ".join(map(str, places)) if len(places) == 2 else names(places)
     say.error(words, *places[0], expected="one owner", found=found, also=places, places=listed, **values)
@@ -137,9 +156,9 @@ _POD_SPLIT = Words(
 )
 _POD_CHIP = Words(
     "chip {chip} of {host} says super pod {found}, the other chips say {expected}",
-    "on {host}: npu-smi info -t spod-info -i CARD -c CHIP; restart the driver if one chip differs",
+    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`; restart the driver if one chip differs",
     "{host} 芯片 {chip} 的超节点 ID 为 {found}，其余芯片为 {expected}",
-    "在 {host} 上执行：npu-smi info -t spod-info -i CARD -c CHIP；若仅个别芯片不同请重启驱动",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`；若仅个别芯片不同请重启驱动",
 )
 
 
@@ -170,9 +189,9 @@ def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int
 
 _SPOD_UNREAD = Words(
     "the super pod of chip {chips} of {host} cannot be read ({found}): {text}",
-    "on {host}: npu-smi info -t spod-info -i CARD -c CHIP",
+    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`",
     "无法读取 {host} 芯片 {chips} 的超节点信息（{found}）：{text}",
-    "在 {host} 上执行：npu-smi info -t spod-info -i CARD -c CHIP",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`",
 )
 
 
@@ -210,7 +229,9 @@ def super_pod(fleet: Fleet, say: Say) -> None:
             first = next(iter(odd.minority.values()))[0]
             same = _same_sdids(sdids, first.host)
             bad.update(hosts)
-            say.error(_POD_SPLIT, first.host, expected="one super pod", found=found, also=hosts, same=same[0], same_zh=same[1])
+            say.error(
+                _POD_SPLIT, first.host, expected="one super pod", found=found, also=hosts, same=same[0], same_zh=same[1]
+            )
         else:
             for pod, places in odd.minority.items():
                 for place in places:
@@ -252,14 +273,22 @@ def server_index(fleet: Fleet, say: Say) -> None:
             say.ok(places[0].host)
         else:
             listed = names(place.host for place in places)
-            say.error(_INDEX, places[0].host, expected="one host", found=index, also=places, hosts=listed, pod="?" if pod is None else pod)
+            say.error(
+                _INDEX,
+                places[0].host,
+                expected="one host",
+                found=index,
+                also=places,
+                hosts=listed,
+                pod="?" if pod is None else pod,
+            )
 
 
 _SDID = Words(
     "SDID {found} is on {places} in super pod {pod}",
-    "see the super pod's management side and npu-smi info -t spod-info: every die has an SDID of its own",
+    "see the super pod's management side and `npu-smi info -t spod-info`: every die has an SDID of its own",
     "超节点 {pod} 中 SDID {found} 同时出现在 {places}",
-    "在超节点管理侧与 npu-smi info -t spod-info 中检查：每个芯片应有各自的 SDID",
+    "在超节点管理侧与 `npu-smi info -t spod-info` 中检查：每个芯片应有各自的 SDID",
 )
 
 

@@ -35,15 +35,26 @@ def _texts(en: str, zh: str, fix: str, fix_zh: str) -> Texts:
 
     return Texts(
         fleet=words("on every ping of the fleet ({count})", "全部 ping（{count} 次）"),
-        host=words("on every ping from and to {host} ({count}, chips {chips})", "{host} 收发的全部 ping（{count} 次，芯片 {chips}）"),
-        chip=words("on every ping from and to chip {chip} of {host} ({count})", "{host} 芯片 {chip} 收发的全部 ping（{count} 次）"),
-        hosts=words("on every ping between {host} and {other} ({count})", "{host} 与 {other} 之间的全部 ping（{count} 次）"),
+        host=words(
+            "on every ping from and to {host} ({count}, chips {chips})",
+            "{host} 收发的全部 ping（{count} 次，芯片 {chips}）",
+        ),
+        chip=words(
+            "on every ping from and to chip {chip} of {host} ({count})",
+            "{host} 芯片 {chip} 收发的全部 ping（{count} 次）",
+        ),
+        hosts=words(
+            "on every ping between {host} and {other} ({count})", "{host} 与 {other} 之间的全部 ping（{count} 次）"
+        ),
         pair=words("on the ping {ways} ({count})", "ping {ways}（{count} 次）"),
     )
 
 
-_REPEAT = "repeat one by hand on {from_host}: hccn_tool -i {from_chip} -{option} -g address {address}; then see cable, vNIC or address, and TLS of the place named"
-_REPEAT_ZH = "在 {from_host} 上手工重复：hccn_tool -i {from_chip} -{option} -g address {address}；然后检查该处的线缆、vNIC 或地址、TLS"
+_REPEAT = (
+    "repeat one by hand on {from_host}: `hccn_tool -i {from_chip} -{option} -g address {address}`; "
+    "then see cable, vNIC or address, and TLS of the place named"
+)
+_REPEAT_ZH = "在 {from_host} 上手工重复：`hccn_tool -i {from_chip} -{option} -g address {address}`；然后检查该处的线缆、vNIC 或地址、TLS"
 _LOST = _texts("nothing comes back", "没有任何应答", _REPEAT, _REPEAT_ZH)
 _LOSSY = _texts("packets are lost, {found} at worst", "丢包，最差 {found}", _REPEAT, _REPEAT_ZH)
 _PLANE = _texts(
@@ -60,9 +71,9 @@ _SLOW = _texts(
 )
 _UNREAD = Words(
     "{count} pings of {host} say nothing ({found}): {text}",
-    "run preflight again; if it stays, on {from_host}: hccn_tool -i {from_chip} -{option} -g address {address}",
+    "run preflight again; if it stays, on {from_host}: `hccn_tool -i {from_chip} -{option} -g address {address}`",
     "{host} 的 {count} 次 ping 没有结论（{found}）：{text}",
-    "重新执行 preflight；若仍如此，在 {from_host} 上执行：hccn_tool -i {from_chip} -{option} -g address {address}",
+    "重新执行 preflight；若仍如此，在 {from_host} 上执行：`hccn_tool -i {from_chip} -{option} -g address {address}`",
 )
 
 
@@ -101,7 +112,7 @@ def _loss(ping: f.PingResult) -> float:
     return float(ping.get("loss_percent", 100.0)) if ping.get("state") == "ok" else 100.0
 
 
-def _by_hand(fleet: Fleet, ping: f.PingResult) -> dict[str, object]:
+def _by_hand(fleet: Fleet, ping: f.PingResult) -> dict[str, t.Any]:
     option = "hccs_ping" if fleet.plane == "hccs" else "ping"
     return {
         "from_host": ping["from_host"],
@@ -168,7 +179,16 @@ def _unread(fleet: Fleet, say: Say, pings: t.Sequence[f.PingResult]) -> None:
         states = names(sorted({str(one.get("state") or "unknown") for one in group}))
         text = next((one_line(one["text"]) for one in group if one.get("text")), "no text")
         also = [Place(host, chip) for chip in {one["from_chip"]: None for one in group}]
-        say.unknown(_UNREAD, host, expected="an answer", found=states, text=text, count=len(group), also=also, **_by_hand(fleet, group[0]))
+        say.unknown(
+            _UNREAD,
+            host,
+            expected="an answer",
+            found=states,
+            text=text,
+            count=len(group),
+            also=also,
+            **_by_hand(fleet, group[0]),
+        )
 
 
 def _explain(
@@ -216,7 +236,9 @@ def _explain(
     _explain_pairs(all_edges, pairs, texts, speak)
 
 
-def _explain_pairs(tested: t.Sequence[Edge], pairs: t.Sequence[Edge], texts: Texts, speak: t.Callable[..., None]) -> None:
+def _explain_pairs(
+    tested: t.Sequence[Edge], pairs: t.Sequence[Edge], texts: Texts, speak: t.Callable[..., None]
+) -> None:
     """What no single place explains: everything between two hosts, or one pair of chips."""
     between: dict[frozenset[str], list[Edge]] = collections.defaultdict(list)
     total: collections.Counter[frozenset[str]] = collections.Counter(frozenset((a.host, b.host)) for a, b in tested)
@@ -257,5 +279,3 @@ def _wholly_bad(tested: t.Sequence[Edge], bad: t.Container[Edge]) -> _Hosts:
             key = (a.host, b.host)
             good[key] = good.get(key, False) or (a, b) not in bad
     return _Hosts(list(good), [pair for pair, any_good in good.items() if not any_good])
-
-

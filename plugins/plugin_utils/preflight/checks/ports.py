@@ -11,8 +11,10 @@ from ..fleet import Fleet, listing, whole
 from ..verdicts import Place, Words
 from .say import Say, names, numbers
 
-_TRY = "on {from_host}: nc -zv {address} {first}; open the ports in the firewall of the place named (firewall-cmd, iptables, security group)"
-_TRY_ZH = "在 {from_host} 上执行：nc -zv {address} {first}；在该处的防火墙（firewall-cmd、iptables、安全组）中放行这些端口"
+_TRY = "on {from_host}: `nc -zv {address} {first}`; open the ports in the firewall of the place named (firewall-cmd, iptables, security group)"
+_TRY_ZH = (
+    "在 {from_host} 上执行：`nc -zv {address} {first}`；在该处的防火墙（firewall-cmd、iptables、安全组）中放行这些端口"
+)
 _TO = Words(
     "no host reaches {host} on port {ports} ({found})",
     _TRY,
@@ -53,7 +55,9 @@ def _probes(fleet: Fleet, host: str) -> list[_Probe]:
     for one in listing(fleet.host(host).get("probes")):
         port = whole(one.get("port")) if isinstance(one, dict) else None
         if port is not None and one.get("to") and one["to"] != host:
-            out.append(_Probe(host, str(one["to"]), port, str(one.get("state") or "unknown"), str(one.get("address") or "")))
+            out.append(
+                _Probe(host, str(one["to"]), port, str(one.get("state") or "unknown"), str(one.get("address") or ""))
+            )
     return out
 
 

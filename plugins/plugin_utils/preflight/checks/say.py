@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import re
 import typing as t
 
 from ..verdicts import Check, Place, Severity, Verdict, Words
@@ -27,6 +29,24 @@ def names(values: t.Iterable[object], limit: int = 6) -> str:
     """a, b, c (+4): a list that stays readable."""
     listed = [str(value) for value in dict.fromkeys(values)]
     return ", ".join(listed[:limit]) + (f" (+{len(listed) - limit})" if len(listed) > limit else "")
+
+
+_ONE_CHIP = re.compile(r"`hccn_tool -i \{first\} ([^`]*)`")
+
+
+@functools.cache
+def _for_all(words: Words) -> Words:
+    """Commands for one chip as a loop over all; what each chip needs its own ADDRESS for stays for one."""
+
+    def loop(text: str) -> str:
+        return _ONE_CHIP.sub(
+            lambda match: (
+                match[0] if "ADDRESS" in match[1] else f"`for i in {{list}}; do hccn_tool -i $i {match[1]}; done`"
+            ),
+            text,
+        )
+
+    return Words(words.message, loop(words.fix), words.message_zh, loop(words.fix_zh))
 
 
 class Say:
@@ -66,7 +86,9 @@ class Say:
         own = Place(host, chip)
         others = tuple(place for place in dict.fromkeys(also) if place != own)
         self.verdicts.append(
-            Verdict(self.check.id, self.check.tag, severity, host, chip, str(expected), str(found), words, texts, others)
+            Verdict(
+                self.check.id, self.check.tag, severity, host, chip, str(expected), str(found), words, texts, others
+            )
         )
 
     def error(self, words: Words, host: str, chip: int | None = None, **values: t.Any) -> None:
@@ -92,14 +114,16 @@ class Say:
     ) -> None:
         """What is wrong alike on chips of a host: once where that is all of them (two or more), else once per chip.
 
-        The words may use {chips}.
+        The words may use {chips}, and {first} for the chip of a command.
         """
         if len(chips) > 1 and len(chips) == len(of):
             also = [Place(host, chip) for chip in chips]
-            self.say(severity, words, host, None, also=also, chips=numbers(chips), **values)
+            listed = " ".join(map(str, chips))
+            common = {"chips": numbers(chips), "first": chips[0], "list": listed}
+            self.say(severity, _for_all(words), host, None, also=also, **common, **values)
             return
         for chip in chips:
-            self.say(severity, words, host, chip, chips=chip, **values)
+            self.say(severity, words, host, chip, chips=chip, first=chip, **values)
 
 
 def grouped(values: t.Iterable[tuple[int, Value]]) -> dict[Value, list[int]]:
