@@ -78,7 +78,8 @@ def whole(value: t.Any) -> int | None:
     return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()) else None
 
 
-def address(text: t.Any) -> ipaddress.IPv4Address | None:
+@functools.lru_cache(maxsize=2**16)
+def address(text: str | None) -> ipaddress.IPv4Address | None:
     """An IPv4 address that a chip can have; None for a placeholder such as -.-.-.- (FAB-03), 0.0.0.0 or nothing."""
     try:
         parsed = ipaddress.IPv4Address(str(text).strip())
@@ -214,14 +215,18 @@ class Fleet:
     # What the tools said -----------------------------------------------------------------------------------------
 
     def answer(self, host: str, chip: int, query: str) -> Answer:
-        raw = mapping(mapping(self.npu(host).get("chips")).get(str(chip))).get(query)
+        raw = mapping(self._asked_of_chips(host).get(str(chip))).get(query)
         if not isinstance(raw, dict) or not isinstance(raw.get("state"), str):
             return NOTHING
         return Answer(raw["state"], raw)
 
     def queries(self, host: str, chip: int) -> list[str]:
         """What hccn_tool was asked about a chip (spod is npu-smi's)."""
-        return [query for query in mapping(mapping(self.npu(host).get("chips")).get(str(chip))) if query != "spod"]
+        return [query for query in mapping(self._asked_of_chips(host).get(str(chip))) if query != "spod"]
+
+    @_remembered
+    def _asked_of_chips(self, host: str) -> t.Mapping[str, t.Any]:
+        return mapping(self.npu(host).get("chips"))
 
     def _answers(self, host: str, chip: int) -> list[Answer]:
         return [self.answer(host, chip, query) for query in self.queries(host, chip)]
@@ -261,7 +266,7 @@ class Fleet:
         if self.hardware == "a3" and self.plane == "hccs":
             chips = self.planned_chips(host)
             vnics = {self.answer(host, chip, "vnic").state for chip in chips}
-            pings = {ping.get("state") for ping in self.pings.get("results") or [] if ping.get("from_host") == host}
+            pings = self.ping_states.get(host)
             # The HCCS ping and vNIC addresses exist on A3 boards only.
             if vnics == {"unsupported"}:
                 return "hccn_tool -vnic is not supported there"
@@ -291,11 +296,13 @@ class Fleet:
                 out.append(chip)
         return out
 
+    @_remembered
     def chips(self, host: str) -> list[int]:
         """Planned chips that can be asked: neither missing nor mute, each of which has a verdict of its own."""
         gone = {*self.missing_chips(host), *self.mute_chips(host)}
         return [chip for chip in self.planned_chips(host) if chip not in gone]
 
+    @_remembered
     def present_chips(self, host: str) -> list[int]:
         gone = set(self.missing_chips(host))
         return [chip for chip in self.planned_chips(host) if chip not in gone]
@@ -313,6 +320,14 @@ class Fleet:
     def link_down(self, host: str, chip: int) -> bool:
         answer = self.answer(host, chip, "link")
         return answer.ok and (answer.word("link") or "").upper() == "DOWN"
+
+    @functools.cached_property
+    def ping_states(self) -> dict[str, set[object]]:
+        """What became of the pings that each host sent, as states."""
+        states: dict[str, set[object]] = collections.defaultdict(set)
+        for ping in self.pings.get("results") or []:
+            states[ping["from_host"]].add(ping.get("state"))
+        return dict(states)
 
     @functools.cached_property
     def ping_outcomes(self) -> dict[Place, list[bool]]:

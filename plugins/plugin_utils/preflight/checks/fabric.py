@@ -153,7 +153,7 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
     else:
         pairs = [("address", ip), ("netmask", live.word("netmask"))]
         wrong = [
-            (key, value) for key, value in pairs if value and entry.get(key) and address(entry[key]) != address(value)
+            (key, value) for key, value in pairs if value and entry.get(key) and address(str(entry[key])) != address(value)
         ]
         for key, value in wrong[:1]:
             say.error(

@@ -87,7 +87,7 @@ _CODES = {
 
 def _tool(fleet: Fleet, say: Say, host: str, name: str, state: str, text: str, places: str) -> None:
     words = _TOOL.get(state, _TOOL_OTHER)
-    values: dict[str, t.Any] = {"tool": name, "state": state, "text": text or "no text", "places": places}
+    values: dict[str, t.Any] = {"tool": name, "state": state, "text": one_line(text) or "no text", "places": places}
     severity = "error" if state in ("tool_missing", "denied", "failed") else "unknown"
     if name == "npu-smi":
         coded = [found for code, found in _CODES.items() if code in text]
@@ -102,7 +102,7 @@ def npu_smi(fleet: Fleet, say: Say) -> None:
         if state == "ok":
             say.ok(host)
             continue
-        text = one_line(fleet.tool(host, "npu_smi").get("text") or fleet.smi(host).get("text") or "")
+        text = str(fleet.tool(host, "npu_smi").get("text") or fleet.smi(host).get("text") or "")
         _tool(fleet, say, host, "npu-smi", state, text, "/usr/local/bin, /usr/local/sbin")
 
 
@@ -114,7 +114,7 @@ def hccn_tool(fleet: Fleet, say: Say) -> None:
             continue
         texts = [fleet.tool(host, "hccn_tool").get("text") or ""]
         texts += [fleet.answer(host, chip, "link").text for chip in fleet.planned_chips(host)]
-        text = one_line(next((text for text in texts if text), ""))
+        text = next((text for text in texts if text), "")
         _tool(fleet, say, host, "hccn_tool", state, text, f"{VENDOR}/tools")
 
 
@@ -159,7 +159,7 @@ _MISSING = Words(
 def chip_present(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         # A missing device node is the same fault, and host_check has said so.
-        told = {one.get("value") for one in fleet.findings(host) if one["check"] == "chip"}
+        told = [one.get("value") for one in fleet.findings(host) if one["check"] == "chip"]
         missing = [chip for chip in fleet.missing_chips(host) if chip not in told]
         for chip in fleet.present_chips(host):
             if fleet.has("smi", host) or fleet.answer(host, chip, "link").ok:

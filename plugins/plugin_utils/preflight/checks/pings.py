@@ -84,21 +84,19 @@ def _edge(ping: f.PingResult) -> Edge:
 def _judged(fleet: Fleet, say: Say) -> list[f.PingResult]:
     """Pings that say something about the network: not those of chips whose fault has a verdict of its own."""
     hosts = set(say.hosts)
+    usable = {Place(host, chip) for host in hosts for chip in fleet.chips(host)}
+    if fleet.plane == "roce":
+        usable = {place for place in usable if not fleet.link_down(place.host, place.chip or 0)}
     out = []
     for ping in fleet.pings.get("results") or []:
-        if any(place.host not in hosts or _told(fleet, place) for place in _edge(ping)):
-            for place in _edge(ping):
-                if place.host in hosts and ping.get("state") != "ok":
-                    say.blocked(place.host)
-        else:
+        a, b = _edge(ping)
+        if a in usable and b in usable:
             out.append(ping)
+        elif ping.get("state") != "ok":
+            for place in (a, b):
+                if place.host in hosts:
+                    say.blocked(place.host)
     return out
-
-
-def _told(fleet: Fleet, place: Place) -> bool:
-    assert place.chip is not None
-    gone = place.chip not in fleet.chips(place.host)
-    return gone or (fleet.plane == "roce" and fleet.link_down(place.host, place.chip))
 
 
 def _read(ping: f.PingResult) -> bool:
