@@ -153,7 +153,9 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
     else:
         pairs = [("address", ip), ("netmask", live.word("netmask"))]
         wrong = [
-            (key, value) for key, value in pairs if value and entry.get(key) and address(str(entry[key])) != address(value)
+            (key, value)
+            for key, value in pairs
+            if value and entry.get(key) and address(str(entry[key])) != address(value)
         ]
         for key, value in wrong[:1]:
             say.error(
@@ -476,15 +478,15 @@ def lldp(fleet: Fleet, say: Say) -> None:
 
 _SWITCH = {0: "off (0)", 1: "on (1)"}
 _TLS_HOST = Words(
-    "{host} has TLS {found} on chips {chips}, the other chips of the fleet have it {expected} ({majority}): they cannot link",
+    "{host} has TLS {found} on chips {chips}, the other chips have it {expected} ({others}): they cannot link",
     "on {host}: `for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
-    "{host} 芯片 {chips} 的 TLS 为 {found}，其余芯片为 {expected}（{majority}）：无法互连",
+    "{host} 芯片 {chips} 的 TLS 为 {found}，其余芯片为 {expected}（{others}）：无法互连",
     "在 {host} 上执行：`for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
 )
 _TLS_CHIP = Words(
-    "chip {chip} of {host} has TLS {found}, the other chips of the fleet have it {expected} ({majority}): they cannot link",
+    "chip {chip} of {host} has TLS {found}, the other chips have it {expected} ({others}): they cannot link",
     "on {host}: `hccn_tool -i {chip} -tls -s enable {switch}`",
-    "{host} 芯片 {chip} 的 TLS 为 {found}，其余芯片为 {expected}（{majority}）：无法互连",
+    "{host} 芯片 {chip} 的 TLS 为 {found}，其余芯片为 {expected}（{others}）：无法互连",
     "在 {host} 上执行：`hccn_tool -i {chip} -tls -s enable {switch}`",
 )
 _TLS_SPLIT = Words(
@@ -511,14 +513,14 @@ def tls_equal(fleet: Fleet, say: Say) -> None:
         strangers |= set(odd.majority)
         _tls_split(fleet, say, values, odd.majority)
     elif odd is not None:
-        majority = _how_many(odd.majority)
+        others = _how_many(odd.majority)
         for value, places in odd.minority.items():
             for host, chips in grouped_by_host(places).items():
                 common: dict[str, t.Any] = {
                     "expected": _SWITCH.get(odd.usual, odd.usual),
                     "found": _SWITCH.get(value, value),
                     "switch": odd.usual,
-                    "majority": majority,
+                    "others": others,
                 }
                 if len(chips) > 1 and len(chips) == len(fleet.chips(host)):
                     also = [Place(host, chip) for chip in chips]
@@ -546,8 +548,8 @@ def _tls_split(fleet: Fleet, say: Say, values: t.Mapping[Place, int], majority: 
 
 
 def _how_many(places: t.Sequence[Place]) -> str:
-    hosts = len({place.host for place in places})
-    return f"{len(places)} chips of {hosts} hosts" if hosts != 1 else f"{len(places)} chips of {places[0].host}"
+    """The same in both languages: 47 chips of d1, d2, p1."""
+    return f"{len(places)} x {names((place.host for place in places), 4)}"
 
 
 def grouped_by_host(places: t.Iterable[Place]) -> dict[str, list[int]]:

@@ -227,7 +227,7 @@ def chip_health(fleet: Fleet, say: Say) -> None:
 
 
 _BUSY = Words(
-    "chip {chip} of {host} is used by {found}, which do not belong to this cluster",
+    "chip {chip} of {host} is in use by others than this cluster: {found}",
     "end them if nobody needs them (on {host}: `ps -fp {pids}`), or leave the chip out of pd_chips",
     "{host} 的芯片 {chip} 被不属于本集群的进程占用：{found}",
     "若无人使用请结束它们（在 {host} 上：`ps -fp {pids}`），或从 pd_chips 中去掉该芯片",

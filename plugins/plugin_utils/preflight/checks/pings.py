@@ -128,7 +128,7 @@ def ping(fleet: Fleet, say: Say) -> None:
     lossy = [one for one in read if 0 < _loss(one) < 100]
     _explain(fleet, say, read, lost, "error", _LOST, lambda one: f"{_loss(one):g} %", "an answer")
     _explain(fleet, say, read, lossy, "warning", _LOSSY, lambda one: f"{_loss(one):g} %", "0 %")
-    _passed(say, read, [*lost, *lossy])
+    _passed(say, read)
 
 
 def ping_plane(fleet: Fleet, say: Say) -> None:
@@ -137,7 +137,7 @@ def ping_plane(fleet: Fleet, say: Say) -> None:
     checked = [one for one in _judged(fleet, say) if one.get("l1_plane")]
     bad = [one for one in checked if any(value != 0 for value in listing(one.get("l1_plane")))]
     _explain(fleet, say, checked, bad, "error", _PLANE, lambda one: names(map(_hex, one["l1_plane"])), "0x0")
-    _passed(say, checked, bad)
+    _passed(say, checked)
 
 
 def _hex(value: object) -> str:
@@ -157,16 +157,15 @@ def ping_latency(fleet: Fleet, say: Say) -> None:
     limit = max(usual * fleet.limits.latency_factor, usual + fleet.limits.latency_floor_us)
     slow = [one for one in timed if one["average_us"] > limit]
     _explain(fleet, say, timed, slow, "warning", _SLOW, lambda one: f"{one['average_us']:.0f} us", f"{usual:.0f} us")
-    _passed(say, timed, slow)
+    _passed(say, timed)
 
 
-def _passed(say: Say, pings: t.Sequence[f.PingResult], bad: t.Sequence[f.PingResult]) -> None:
-    """Chips all of whose pings were good."""
-    spoiled = {place for one in bad for place in _edge(one)}
-    for one in pings:
-        for place in _edge(one):
-            if place not in spoiled:
-                say.ok(*place)
+def _passed(say: Say, pings: t.Sequence[f.PingResult]) -> None:
+    """Chips that were tested and are not to blame for anything."""
+    blamed = {place for verdict in say.verdicts for place in verdict.places}
+    for place in {place: None for one in pings for place in _edge(one)}:
+        if place not in blamed and Place(place.host) not in blamed:
+            say.ok(*place)
 
 
 def _unread(fleet: Fleet, say: Say, pings: t.Sequence[f.PingResult]) -> None:

@@ -39,6 +39,12 @@ _UNKNOWN = Words(
     "未测试 {host} 是否能连接其他主机的规划端口",
     "对所有主机执行 preflight（包含 ports 标签）",
 )
+_NOT_ASKED = Words(
+    "whether other hosts reach the planned ports of {host} was not tried",
+    "run preflight over all hosts, with the tag ports",
+    "未测试其他主机是否能连接 {host} 的规划端口",
+    "对所有主机执行 preflight（包含 ports 标签）",
+)
 _BAD = ("timeout", "refused", "unreachable")
 
 
@@ -71,12 +77,14 @@ def firewall(fleet: Fleet, say: Say) -> None:
         probes += usable
         if len(usable) < len(own) or not isinstance(fleet.host(host).get("probes"), list):
             say.unknown(_UNKNOWN, host, expected="open", found="not tried" if not own else "unknown")
-    bad = [one for one in probes if one.state in _BAD]
-    spoiled = {host for one in bad for host in (one.source, one.target)}
-    for host in {host: None for one in probes for host in (one.source, one.target)}:
-        if host not in spoiled and host in say.hosts:
+    _explain(say, probes, [one for one in probes if one.state in _BAD])
+    blamed = {place.host for verdict in say.verdicts for place in verdict.places}
+    sources, targets = {one.source for one in probes}, {one.target for one in probes}
+    for host in say.hosts:
+        if host in sources and host not in targets and len(sources) > 1:
+            say.unknown(_NOT_ASKED, host, expected="open", found="not tried")
+        elif host in sources and host not in blamed:
             say.ok(host)
-    _explain(say, probes, bad)
 
 
 def _explain(say: Say, probes: t.Sequence[_Probe], bad: list[_Probe]) -> None:

@@ -221,7 +221,7 @@
     var head = make("div");
     head.append(make("span", SIGNS[LETTERS[v[1]]][1] + " " + t(severity), { class: "badge " + severity }));
     if (v[9]) head.append(make("span", t("odd"), { class: "badge odd" }));
-    head.append(make("b", where(v[2], v[3])), " · ", title(v[0]), " ", make("code", D.checks[v[0]][0]));
+    head.append(make("b", where(v[2], v[3])), " · ", make("span", t("check") + ": " + title(v[0]), { class: "soft" }), " ", make("code", D.checks[v[0]][0]));
     node.append(head, make("p", said[0]));
     var values = make("div", null, { class: "values" });
     [[v[9] ? "usual" : "expected", v[6]], ["found", v[7]]].forEach(function (pair) {
