@@ -69,6 +69,7 @@ class ActionModule(ActionBase):
             if not plan.errors:
                 roots = {host: rehearsal.host_root(state, host) for host in source["hosts"]} if state else {}
                 slices.write(plan, roots, constants.DEFAULT_LOCAL_TMP)
+                store.Store(constants.DEFAULT_LOCAL_TMP).write_plan(encoded, preflight.plan_view(plan))
                 if state is not None:
                     self._build_hosts(plan, source)
                     rehearsal.warm_up(state)
