@@ -19,27 +19,33 @@ from .context import Context, error, warning
 _DSPARK_MINIMUM = 5
 
 
+# What a JSON option holds, by its kind in the option table: Python type, JSON's word for it, YAML's.
+_JSON_SHAPES: dict[str, tuple[type | tuple[type, ...], str, str]] = {
+    "json": (dict, "object", "mapping"),
+    "json-list": ((list, tuple), "list", "list"),
+}
+
+
 def json_text(context: Context) -> t.Iterator[Finding]:
     """A JSON option given as text must be JSON: Python's True and single quotes reach the engine as they are."""
-    for role in ROLES:
+    for role, (kind, (shape, in_json, in_yaml)) in itertools.product(ROLES, _JSON_SHAPES.items()):
         for placement, args in context.of_role(role):
-            for name in tables.vllm_options("json") & set(args):
+            for name in sorted((tables.vllm_options(kind) & set(args)).difference(PLANNED_ARGUMENTS)):
                 value = option(args, name)
-                # Only an object can be told from a word: some of these options take a list or a name as well.
-                problem = _json_problem(value) if name not in PLANNED_ARGUMENTS else None
+                problem = _json_problem(value, shape)
                 if problem:
                     yield error(
                         "json-option",
                         placement.host,
                         _variable(args, name),
                         value,
-                        f"--{name} of instance {placement.instance.name} is no JSON object: {problem}",
-                        "give it as a YAML mapping; the plan writes the JSON",
+                        f"--{name} of instance {placement.instance.name} is no JSON {in_json}: {problem}",
+                        f"give it as a YAML {in_yaml}; the plan writes the JSON",
                     )
 
 
-def _json_problem(value: t.Any) -> str | None:
-    if value is None or isinstance(value, dict):
+def _json_problem(value: t.Any, shape: type | tuple[type, ...]) -> str | None:
+    if value is None or isinstance(value, shape):
         return None
     if not isinstance(value, str):
         return f"it is {value!r}"
@@ -47,7 +53,7 @@ def _json_problem(value: t.Any) -> str | None:
         loaded = json.loads(value)
     except ValueError as problem:
         return str(problem)
-    return None if isinstance(loaded, dict) else f"it is {loaded!r}"
+    return None if isinstance(loaded, shape) else f"it is {json.dumps(loaded, ensure_ascii=False)}"
 
 
 def text_booleans(context: Context) -> t.Iterator[Finding]:

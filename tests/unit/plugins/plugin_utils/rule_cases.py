@@ -1355,6 +1355,22 @@ OPTIONS: list[Provoking | Quiet] = [
         ("speculative-config",),
         alone=False,
     ),
+    *(
+        Provoking(
+            "json-option",
+            f"no list: {value!r}",
+            base(d2={"pd_engine_args_extra": {"allowed_origins": value}}),
+            "d2",
+            "pd_engine_args_extra.allowed_origins",
+            value,
+            ("--allowed-origins", "d-a", "no JSON list", "YAML list"),
+        )
+        for value in ({"https://example.org": True}, "https://example.org", '{"a": 1}', "['*']")
+    ),
+    *(
+        Quiet("json-option", f"a list: {value!r}", base(d2={"pd_engine_args_extra": {"allowed-methods": value}}))
+        for value in (["GET", "POST"], [], '["GET"]')
+    ),
     Quiet(
         "json-option",
         "JSON as text",
