@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import re
 import stat
+import subprocess
 import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, slices
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.slices import HostRoot
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
@@ -277,6 +279,28 @@ def test_writing_twice_is_writing_once(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in slices.directory(str(tmp_path)).iterdir()}
     slices.write(plan, {}, str(tmp_path))
     assert {path.name: path.read_bytes() for path in slices.directory(str(tmp_path)).iterdir()} == before
+
+
+def test_every_word_reaches_the_launcher_and_the_script(tmp_path: Path) -> None:
+    """Empty words too: --root-path "" takes back a root path that a lower layer sets."""
+    source = base(p1={"pd_engine_args_extra": {"root-path": "", "chat-template": "a b'$HOME\\"}})
+    unit = slices_of(source)["p1"]["units"][0]
+    argv = processes(unit)[0]["argv"]
+    assert argv[argv.index("--root-path") + 1] == ""
+    assert launcher.build_spec(unit["launch"]["spec"]).processes[0].argv == tuple(argv)
+
+    vllm = tmp_path / "vllm"
+    vllm.write_text('#!/bin/sh\nprintf "%s\\0" vllm "$@"\n', encoding="utf-8")
+    vllm.chmod(0o755)
+    script = unit["launch"]["files"][0]["content"]
+    positions = ["0,1,2,3,4,5,6,7", "7100", "2", "0", "192.0.2.11", "12321", "8"]
+    run = subprocess.run(
+        ["/bin/bash", "-c", script, "run_dp_template.sh", *positions],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert run.stdout.decode().split("\0")[:-1] == argv
 
 
 def test_slices_hold_the_very_words_of_the_plan() -> None:
