@@ -16,6 +16,8 @@ import difflib
 import re
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
+
 from . import tables
 from .model import ROLES, Cluster, Finding, Instance, Member, Role
 from .variables import RUN_SWITCHES, VARIABLES, BadValue, Variable, convert
@@ -31,7 +33,7 @@ _ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 _PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
 _LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
 _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
-_PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name")
+_PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 
 
 def read(source: Source) -> tuple[Cluster, list[Finding]]:
@@ -360,7 +362,7 @@ class _Reader:
         elif variable.kind == "address":
             rule = "node-ip" if variable.name == "pd_node_ip" else rule
         # Of a mapping the problem names the entry.
-        shown = "" if isinstance(raw, dict) else f"; it is {_short(raw)}"
+        shown = "" if isinstance(raw, dict) else f"; it is {_short(raw, variable.name)}"
         self.error(rule, host, variable.name, raw, f"{variable.name} {problem}{shown}", fix)
 
     def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
@@ -398,8 +400,8 @@ class _Reader:
                     host,
                     name,
                     value,
-                    f"{name} must be the same for the whole cluster, but is {_short(first)} on {first_host} "
-                    f"and {_short(value)} on {host}",
+                    f"{name} must be the same for the whole cluster, but is {_short(first, name)} on {first_host} "
+                    f"and {_short(value, name)} on {host}",
                     f"set {name} once, for example in group_vars/all",
                 )
                 break
@@ -517,8 +519,8 @@ class _Reader:
                     host,
                     variable.name,
                     value,
-                    f"{variable.name} must be the same on all hosts of instance {name}, but is {_short(first)} on "
-                    f"{first_host} and {_short(value)} on {host}",
+                    f"{variable.name} must be the same on all hosts of instance {name}, but is {_short(first, variable.name)} on "
+                    f"{first_host} and {_short(value, variable.name)} on {host}",
                     f"set {variable.name} once for the instance, in group_vars/{name} or under pd_instances.{name}",
                 )
                 break
@@ -652,6 +654,7 @@ def _some(names: t.Sequence[str]) -> str:
     return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _short(value: t.Any) -> str:
-    text = repr(value)
+def _short(value: t.Any, name: str) -> str:
+    """A value of this variable for a message: cut only after its secrets have been masked."""
+    text = repr(masking.masked(value, name))
     return text if len(text) <= 80 else text[:77] + "..."

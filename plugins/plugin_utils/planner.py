@@ -13,6 +13,8 @@ import gc
 import json
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
+
 from . import command, connectors, container, inventory, layout, ports, rules
 from .model import Cluster, Finding, Instance, Placement, PortRange
 
@@ -41,7 +43,9 @@ class Plan:
 def plan(source: inventory.Source) -> Plan:
     """Work out everything; findings tell what is wrong, and what could not be laid out is left out."""
     with _collector_paused():
-        return _plan(source)
+        plan_ = _plan(source)
+        plan_.findings = _without_secrets(plan_.findings, source)
+        return plan_
 
 
 def _plan(source: inventory.Source) -> Plan:
@@ -133,6 +137,36 @@ def _once(findings: list[Finding]) -> list[Finding]:
             first = dataclasses.replace(first, message=f"{first.message} (also on {', '.join(others[:4])}{more})")
         out.append(first)
     return sorted(out, key=lambda finding: finding.severity)
+
+
+def _without_secrets(findings: list[Finding], source: inventory.Source) -> list[Finding]:
+    """Findings go to screens and logs, wherever they are made; a secret is masked in all that they say."""
+    if not findings:
+        return findings
+    seen: dict[int, t.Any] = {}
+    secrets: set[str] = set()
+    for values in source["hosts"].values():
+        for name, value in values.items():
+            # Values of group variables are one object for all their hosts.
+            if isinstance(value, (dict, list)) and id(value) not in seen:
+                seen[id(value)] = value
+                secrets |= masking.found_in(value, name)
+    return [_without(finding, secrets) for finding in findings]
+
+
+def _without(finding: Finding, secrets: set[str]) -> Finding:
+    variable, _dot, key = (finding.variable or "").partition(".")
+    if key.startswith("pd_"):
+        variable, _dot, key = key.partition(".")
+    elif variable == "pd_instances" and ".pd_" in key:
+        variable, _dot, key = key[key.index(".pd_") + 1 :].partition(".")
+    value = masking.masked({key or variable: finding.value}, variable)[key or variable]
+    about = secrets if value != masking.MASK else secrets | {str(finding.value)}
+    said = [finding.message, finding.fix]
+    if value == masking.MASK:
+        said = [text.replace(repr(finding.value), repr(masking.MASK)) for text in said]
+    message, fix = (masking.without(text, about) for text in said)
+    return dataclasses.replace(finding, value=masking.cleaned(value, secrets), message=message, fix=fix)
 
 
 # The plan as JSON ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ HYBRID_CONNECTOR = "MooncakeHybridConnector"
 TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST = 15000, 17000
 ADXL_BASE_DEFAULT = 20000
 HCCL_BASE_DEFAULT = 60000
-VLLM_OPTION_KINDS = ("flag", "integer", "number", "json", "json-list", "words", "text")
+VLLM_OPTION_KINDS = ("flag", "integer", "number", "size", "size-or-auto", "json", "json-list", "words", "text")
 
 
 @functools.cache

@@ -127,7 +127,7 @@ _TABLE = (
         "pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."
     ),
     Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
-    Variable("pd_image", "C", "text", None, "Container image of engines and proxy (default by hardware and version)."),
+    Variable("pd_image", "C", "image", None, "Container image of engines and proxy (default by hardware and version)."),
     Variable(
         "pd_model_path",
         "C",
@@ -280,6 +280,12 @@ VARIABLES: dict[str, Variable] = {variable.name: variable for variable in _TABLE
 RUN_SWITCHES = ("pd_query", "pd_rehearsal", "pd_rehearsal_dir")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+# As the engines parse it: [registry[:port]/]path[:tag][@digest].
+_IMAGE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?\Z"
+)
 _NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -337,6 +343,12 @@ def _text(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue("must be text")
     return value, False
+
+
+def _image(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and _IMAGE.match(value):
+        return value, False
+    raise BadValue("must be the name of an image, such as registry.example:5000/team/vllm-ascend:v0.23.0-a3")
 
 
 def _choice(variable: Variable, value: t.Any) -> Converted:
@@ -493,6 +505,7 @@ _CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {
     "boolean": _boolean,
     "text": _text,
     "choice": _choice,
+    "image": _image,
     "name": _name,
     "nic": _nic,
     "path": _path,

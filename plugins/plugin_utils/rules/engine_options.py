@@ -382,7 +382,9 @@ def _misfit(name: str, value: t.Any) -> str | None:
     for kind, fits, wanted in (
         ("integer", _is_integer, "a whole number"),
         ("number", _is_number, "a number"),
-        ("words", _is_words, "a word or a list of words"),
+        ("size", _is_size, "a whole number, also as 16k or 1.5m"),
+        ("size-or-auto", _is_size_or_auto, "a whole number, also as 16k or 1.5m, or -1 or auto"),
+        ("words", _is_words, "a word or a list of words, none of them beginning with '-'"),
         ("text", lambda item: isinstance(item, (str, int, float)) and not isinstance(item, bool), "a word"),
     ):
         if name in tables.vllm_options(kind) and not fits(value):
@@ -399,6 +401,17 @@ def _is_number(value: t.Any) -> bool:
     if isinstance(value, (int, float)):
         return not isinstance(value, bool)
     return isinstance(value, str) and re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?", value) is not None
+
+
+def _is_size(value: t.Any) -> bool:
+    """vLLM's numbers for people: k, m, g, t count by 1000 and take a fraction, K, M, G, T by 1024 and take none."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[0-9]{1,18}[KMGT]?|[0-9]{1,18}(\.[0-9]{1,18})?[kmgt]", value) is not None
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_size_or_auto(value: t.Any) -> bool:
+    return _is_size(value) or (not isinstance(value, bool) and str(value).lower() in ("-1", "auto"))
 
 
 def _is_words(value: t.Any) -> bool:

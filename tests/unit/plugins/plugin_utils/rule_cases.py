@@ -538,6 +538,40 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         "numbers as text",
         base(p2={"pd_engine_args_extra": {"seed": "7", "gpu-memory-utilization": "0.9"}}),
     ),
+    *(
+        Provoking(
+            "option-value",
+            f"no size: {value!r}",
+            base(p2={"pd_engine_args_extra": {name: value}}),
+            "p2",
+            f"pd_engine_args_extra.{name}",
+            value,
+            (f"--{name}", repr(value), "16k"),
+        )
+        for name, value in (
+            ("max-model-len", "4'0 $HOME"),
+            ("max_model_len", "1.5K"),
+            ("max-model-len", -2),
+            ("max-model-len", 1.5),
+            ("max-model-len", True),
+            ("max-model-len", ["16k"]),
+            ("max-num-batched-tokens", "auto"),
+            ("max-num-batched-tokens", "-1"),
+            ("max-num-batched-tokens", "16x"),
+        )
+    ),
+    *(
+        Quiet("option-value", f"a size: {value!r}", base(p2={"pd_engine_args_extra": {name: value}}))
+        for name, value in (
+            *(("max-model-len", value) for value in (0, 4096, "4096", "16k", "1.5m", "2K", -1, "-1", "auto", "AUTO")),
+            *(("max-num-batched-tokens", value) for value in (1, "8192", "8k", "1G")),
+        )
+    ),
+    Quiet(
+        "option-value",
+        "another release than the table's",
+        base(all={"pd_vllm_ascend_version": "v0.22.1rc1", "pd_engine_args_common": {"max-model-len": "?"}}),
+    ),
     Provoking(
         "engine-id-differs",
         "two hosts, two ids",
@@ -1168,6 +1202,23 @@ CONNECTOR: list[Provoking | Quiet] = [
         [LAYERWISE, "AscendStoreConnector"],
         (LAYERWISE, "AscendStoreConnector"),
         alone=False,
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"a pool's backend is {backend!r}",
+            base(all={"pd_kv_pool": {"backend": backend}}),
+            "all",
+            "pd_kv_pool.backend",
+            backend,
+            ("mooncake", "memcache", repr(backend)),
+            alone=False,
+        )
+        for backend in ("redis", "Mooncake", ["mooncake"], 1)
+    ),
+    *(
+        Quiet("variable-value", f"a pool: {pool}", base(all={"pd_kv_pool": pool}), clean=False)
+        for pool in ({}, {"backend": "memcache"}, {"backend": "yuanrong"})
     ),
     Provoking(
         "pool-not-started",

@@ -249,10 +249,12 @@ TYPES: dict[str, set[str]] = {
     "flag": {"flag", "bool"},
     "integer": {"int"},
     "number": {"float"},
+    "size": {"size"},
+    "size-or-auto": {"size_or_auto"},
     "json": {"object"},
     "json-list": {"json"},
     "words": {"str+", "int+"},
-    "text": {"str", "str?", "choice", "size", "size_or_auto"},
+    "text": {"str", "str?", "choice"},
 }
 
 
