@@ -28,12 +28,16 @@ PROXY_SCRIPTS = {
 
 @dataclasses.dataclass(slots=True)
 class Plan:
-    """cluster is None when the inventory does not even tell the hardware."""
+    """cluster is None when the inventory does not even tell the hardware.
+
+    proxy_key is the API key that the proxy sends to the engines; it is no part of the public JSON.
+    """
 
     cluster: Cluster | None
     placements: list[Placement]
     proxy: dict[str, t.Any] | None
     findings: list[Finding]
+    proxy_key: str | None = None
 
     @property
     def errors(self) -> list[Finding]:
@@ -55,7 +59,8 @@ def _plan(source: inventory.Source) -> Plan:
     ports.assign(cluster, placements, transport)
     everywhere = [*placements, *shadows]
     arguments = _fill_commands(cluster, everywhere, findings)
-    rule_findings = rules.check(rules.Context(cluster, placements, everywhere, arguments, transport))
+    context = rules.Context(cluster, placements, everywhere, arguments, transport)
+    rule_findings = rules.check(context)
     if not cluster.hardware_known:
         # Another generation stood in: what follows from its chips says nothing.
         layout_findings, rule_findings = [], [f for f in rule_findings if f.rule not in rules.BY_HARDWARE]
@@ -64,7 +69,8 @@ def _plan(source: inventory.Source) -> Plan:
         findings = _with_production(findings, _plan(source["production"]).findings)
     if not cluster.hardware_known:
         return Plan(None, [], None, _once(findings))
-    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings))
+    key = command.proxy_key((args, placement.processes[0].env) for placement, args in context.served)
+    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key)
 
 
 def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:

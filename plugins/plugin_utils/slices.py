@@ -15,7 +15,7 @@ import pathlib
 import typing as t
 
 from . import planner, scripts
-from .command import PROXY_VARIABLES
+from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
 from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
 
@@ -231,11 +231,12 @@ def _health_url(placement: Placement, process: Process) -> str | None:
 def _proxy_unit(plan: planner.Plan) -> dict[str, t.Any]:
     proxy = plan.proxy
     assert proxy is not None
+    key = {} if plan.proxy_key is None else {PROXY_KEY_VARIABLE: plan.proxy_key}
     process = {
         "name": "proxy",
         "label": "proxy",
         "argv": proxy["argv"],
-        "env": dict.fromkeys(PROXY_VARIABLES),
+        "env": {**dict.fromkeys(PROXY_VARIABLES), **key},
         "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
     }
     return {

@@ -92,6 +92,7 @@ RULES: dict[str, str] = {
     "instance-name": "A name that containers and folders cannot have",
     "chips-mapped-twice": "One chip in two containers",
     "option-value": "A value that an engine option does not take",
+    "api-keys-differ": "Engines without a common API key",
     "engine-id-differs": "An instance with two engine ids",
     "template": "A template that cannot be evaluated",
 }

@@ -38,6 +38,13 @@ class Context:
     def first(self, role: Role) -> Instance | None:
         return next((instance for instance in self.complete if instance.role == role), None)
 
+    @property
+    def served(self) -> t.Iterator[tuple[Placement, Arguments]]:
+        """Placements with API servers, and their options: those that the proxy addresses."""
+        for placement, args in zip(self.everywhere, self.arguments, strict=True):
+            if any(process.api_port is not None for process in placement.processes):
+                yield placement, args
+
     @functools.cached_property
     def options_of(self) -> dict[str, list[tuple[Placement, Arguments]]]:
         """Instance name -> its placements with distinct options: one entry where all hosts have the same."""

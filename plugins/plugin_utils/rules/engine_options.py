@@ -11,7 +11,16 @@ import re
 import typing as t
 
 from .. import tables
-from ..command import PLANNED_ARGUMENTS, Arguments, canonical, flag, json_option, option
+from ..command import (
+    API_KEY_VARIABLE,
+    PLANNED_ARGUMENTS,
+    Arguments,
+    api_keys,
+    canonical,
+    flag,
+    json_option,
+    option,
+)
 from ..model import ROLES, Finding, Placement, Role
 from ..tables import HYBRID_CONNECTOR
 from .context import Context, error, warning
@@ -419,6 +428,31 @@ def _is_words(value: t.Any) -> bool:
     return bool(words) and not any(isinstance(word, bool) or str(word).startswith("-") for word in words)
 
 
+def common_api_key(context: Context) -> t.Iterator[Finding]:
+    """Upstream's proxies send one key to all engines."""
+    first: Placement | None = None
+    common: list[str] = []
+    for placement, args in context.served:
+        keys = api_keys(args, placement.processes[0].env)
+        if not keys:
+            continue
+        if first is None:
+            first, common = placement, keys
+            continue
+        common = [key for key in common if key in keys]
+        if not common:
+            yield error(
+                "api-keys-differ",
+                placement.host,
+                _variable(args, "api-key") if "api-key" in args else f"pd_engine_env.{API_KEY_VARIABLE}",
+                keys,
+                f"instance {placement.instance.name} on {placement.host} shares no API key with those before it, the first of them "
+                f"{first.instance.name} on {first.host}; the proxy sends one key to all engines",
+                "give all engines one key in common, first in the list: api-key in pd_engine_args_common",
+            )
+            return
+
+
 def _size(value: t.Any) -> int | None:
     """A positive whole number, also as text."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
@@ -443,5 +477,6 @@ RULES = (
     interleave,
     recompute_scheduler,
     dead_keys,
+    common_api_key,
     expert_parallel_back_to_back,
 )

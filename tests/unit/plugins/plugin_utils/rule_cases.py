@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.masking import MASK
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.connectors import VLLM_ASCEND_MODULE
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
@@ -1377,6 +1378,52 @@ OPTIONS: list[Provoking | Quiet] = [
         "environment-overrides",
         "the same value twice",
         base(all={"pd_engine_env_common": {"GLOO_SOCKET_IFNAME": "eth-data0"}}),
+    ),
+    Provoking(
+        "api-keys-differ",
+        "prefill and decode have keys of their own",
+        base(
+            prefill={"pd_engine_args": {**PREFILL_ARGS, "api-key": "prefill-key"}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "api-key": ["decode-key", "other-key"]}},
+        ),
+        "d1",
+        "pd_engine_args.api-key",
+        MASK,
+        ("d-a", "p-a", "p1", "proxy"),
+    ),
+    Provoking(
+        "api-keys-differ",
+        "by environment on one host",
+        base(
+            prefill={"pd_engine_env": {"VLLM_API_KEY": "prefill-key"}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "api-key": ["decode-key", "prefill-key"]}},
+            p2={"pd_engine_env_extra": {"VLLM_API_KEY": "another-key"}},
+        ),
+        "p2",
+        "pd_engine_env.VLLM_API_KEY",
+        MASK,
+        ("p-b", "p2", "p-a", "p1"),
+    ),
+    *(
+        Quiet("api-keys-differ", about, base(**changes))
+        for about, changes in (
+            ("one key for all", {"all": {"pd_engine_args_common": {"api-key": "one-key"}}}),
+            (
+                "one in common",
+                {
+                    "all": {"pd_engine_args_common": {"api_key": ["k1", "k2"]}},
+                    "p1": {"pd_engine_args_extra": {"api-key": "k2"}},
+                },
+            ),
+            ("one side is open", {"decode": {"pd_engine_env": {"VLLM_API_KEY": "one-key"}}}),
+            (
+                "the option wins over the environment",
+                {
+                    "all": {"pd_engine_args_common": {"api-key": "k1"}, "pd_engine_env_common": {"VLLM_API_KEY": "k1"}},
+                    "p1": {"pd_engine_env_extra": {"VLLM_API_KEY": "k2"}},
+                },
+            ),
+        )
     ),
     Provoking(
         "json-option",

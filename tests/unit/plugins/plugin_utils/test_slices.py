@@ -17,6 +17,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, slices
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.slices import HostRoot
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
+    DECODE_ARGS,
     Source,
     base,
     one_host,
@@ -150,6 +151,42 @@ def test_proxy_unit(connector: str, script: str) -> None:
 
 
 # Checks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, None),
+        ({"all": {"pd_engine_args_common": {"api-key": "one-key"}}}, "one-key"),
+        ({"all": {"pd_engine_args_common": {"api_key": ["first-key", "second-key"]}}}, "first-key"),
+        ({"all": {"pd_engine_env_common": {"VLLM_API_KEY": "env-key"}}}, "env-key"),
+        ({"decode": {"pd_engine_env": {"VLLM_API_KEY": "env-key"}}}, "env-key"),
+        (
+            {
+                "all": {"pd_engine_args_common": {"api-key": ["first-key", "second-key"]}},
+                "d2": {"pd_engine_args_extra": {"api-key": ["other-key", "second-key"]}},
+            },
+            "second-key",
+        ),
+        ({"all": {"pd_engine_args_common": {"api-key": 4711}}}, "4711"),
+        ({"all": {"pd_engine_args_common": {"api-key": ""}}}, None),
+        (
+            {
+                "all": {"pd_engine_args_common": {"api-key": "k1"}},
+                "decode": {"pd_engine_args": {**DECODE_ARGS, "api-key": None}},
+            },
+            "k1",
+        ),
+    ],
+)
+def test_the_proxy_gets_the_key_of_the_engines(changes: dict[str, t.Any], key: str | None) -> None:
+    """Upstream's proxies send the key of their own environment."""
+    (unit,) = slices_of(base(**changes))["p1"]["proxy_units"]
+    assert processes(unit)[0]["env"].get("OPENAI_API_KEY") == key
+    assert "OPENAI_API_KEY" not in unit["container"]["env"]
+    plan = planned(base(**changes))
+    assert "OPENAI_API_KEY" not in planner.to_json(plan).decode()
+    assert "key" not in json.dumps(slices.overview(plan, slices.host_slices(plan, {})))
 
 
 def test_checks_of_a_host() -> None:
