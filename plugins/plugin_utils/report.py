@@ -274,4 +274,7 @@ def _state(state: dict[str, t.Any] | None, ranks: int) -> str:
     if state is None:
         return "not judged"
     ready = f"{state['ready']}/{ranks} ready"
+    if state["ready"] < ranks:
+        # Some wait for hosts outside --limit, or are there: how long they will take is not known.
+        return f"{ready}, {clock(state['seconds'])} after the start" if state.get("started") else ready
     return f"{ready} after {clock(state['seconds'])}" if state.get("started") else f"{ready}, was up"

@@ -271,6 +271,24 @@ def test_summary() -> None:
     assert "http://192.0.2.11:1999/v1/completions" in command
 
 
+@pytest.mark.parametrize(
+    ("ready", "started", "text"),
+    [
+        (32, True, "32/32 ready after 00:32"),
+        (32, False, "32/32 ready, was up"),
+        (0, True, "0/32 ready, 00:32 after the start"),
+        (16, True, "16/32 ready, 00:32 after the start"),
+        (16, False, "16/32 ready"),
+    ],
+)
+def test_a_share_that_is_not_ready_is_not_said_to_be(ready: int, started: bool, text: str) -> None:
+    plan = planned(base())
+    overview = slices.overview(plan, slices.host_slices(plan, {}))
+    gate = {"d-a": {"ready": ready, "seconds": 32.0, "started": started}}
+    (row,) = (line for line in report.summary_lines(overview, gate, None, [], 0) if line.startswith("d-a"))
+    assert row.endswith(f"  {text}")
+
+
 def test_summary_without_a_verdict_offers_no_command() -> None:
     plan = planned(base())
     overview = slices.overview(plan, slices.host_slices(plan, {}))
