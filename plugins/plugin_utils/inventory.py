@@ -233,15 +233,22 @@ class _Reader:
         for name, hosts in where.items():
             self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {_some(hosts)})" if len(hosts) > 1 else "")
 
+    def _meant(self, host: str) -> str:
+        """The proxy's host is often one of the others: a name that no other group has may be misspelt."""
+        if host in self.instances_on:
+            return ""
+        near = difflib.get_close_matches(host, self.instances_on, n=1, cutoff=0.5)
+        return f"group proxy names a host of no other group; did you mean {near[0]}? Else " if near else ""
+
     def _unknown(self, name: str, host: str, value: t.Any, where: str) -> None:
-        near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.6)
+        near = _near_variable(name)
         self.error(
             "unknown-variable",
             host,
             name,
             value,
             f"there is no variable {name}{where}; it would be ignored",
-            f"did you mean {near[0]}?" if near else "see docs/inventory.md for the variables there are",
+            f"did you mean {near}?" if near else "see docs/inventory.md for the variables there are",
         )
 
     # Hosts in several instances -----------------------------------------------------------------------------------
@@ -361,8 +368,8 @@ class _Reader:
             )
         elif variable.kind == "address":
             rule = "node-ip" if variable.name == "pd_node_ip" else rule
-        # Of a mapping the problem names the entry.
-        shown = "" if isinstance(raw, dict) else f"; it is {_short(raw, variable.name)}"
+        # Of a mapping and of mounts the problem names the entries.
+        shown = "" if isinstance(raw, dict) or variable.kind == "mounts" else f"; it is {_short(raw, variable.name)}"
         self.error(rule, host, variable.name, raw, f"{variable.name} {problem}{shown}", fix)
 
     def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
@@ -525,6 +532,7 @@ class _Reader:
                 )
                 break
         if first is _MISSING:
+            refused = refused or any((host, variable.name) in self._refused for host in hosts)
             if variable.required and not refused:
                 self._required(variable, name, hosts)
             return variable.default, False
@@ -594,6 +602,8 @@ class _Reader:
         if raw is not _MISSING:
             value = self._typed(variable, host, raw)
             return None if value is _MISSING else str(value)
+        if {(host, "pd_node_ip"), (host, "ansible_host")} & self._refused:
+            return None  # its template is broken, which has been said
         fallback = self.hosts.get(host, {}).get("ansible_host") or host
         try:
             return str(convert(variable, fallback)[0])
@@ -604,19 +614,15 @@ class _Reader:
                     rule, message = "placeholder", f"ansible_host still holds the placeholder {fallback!r}"
                 elif "IPv6" in str(problem):
                     rule, message = "node-ip-v6", f"ansible_host {fallback} {problem}"
-                else:
+                elif "ansible_host" in self.hosts.get(host, {}):
                     rule, message = (
                         "node-ip",
                         f"pd_node_ip is not set, and ansible_host {fallback!r} is no IPv4 address",
                     )
-                self.error(
-                    rule,
-                    host,
-                    "pd_node_ip",
-                    fallback,
-                    message,
-                    f"set pd_node_ip of {host} to the IPv4 address that engines bind and other hosts reach",
-                )
+                else:
+                    rule, message = "node-ip", f"{host} has neither pd_node_ip nor ansible_host"
+                fix = f"set pd_node_ip of {host} to the IPv4 address that engines bind and other hosts reach"
+                self.error(rule, host, "pd_node_ip", fallback, message, self._meant(host) + fix)
             return None
 
 
@@ -633,6 +639,13 @@ def image_tag(image: str) -> tuple[str, str] | None:
     name = image.split("@", 1)[0].rsplit("/", 1)[-1]
     match = re.match(r"[^:]+:(v\d[\w.]*?)(?:-(.+))?$", name)
     return (match[1], match[2] or "") if match else None
+
+
+def _near_variable(name: str) -> str | None:
+    """What a misspelt name was meant to be. All begin with pd_, so only the rest tells."""
+    names = {known.removeprefix("pd_"): known for known in (*VARIABLES, *RUN_SWITCHES)}
+    near = difflib.get_close_matches(name.lower().removeprefix("pd_"), names, n=1, cutoff=0.75)
+    return names[near[0]] if near else None
 
 
 def _is_placeholder(text: str, kind: str) -> bool:

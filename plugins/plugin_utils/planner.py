@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import json
+import re
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
@@ -128,16 +129,23 @@ def _with_production(rehearsed: list[Finding], production: list[Finding]) -> lis
     return production + [f for f in rehearsed if (f.rule, f.host, f.variable) not in said]
 
 
+_ENGINE_VARIABLES = ("pd_engine_args", "pd_engine_env")
+_INSTANCE = re.compile(r"(?:(?:prefill|decode) )?instance [A-Za-z0-9_.-]+")
+
+
 def _once(findings: list[Finding]) -> list[Finding]:
     """Errors first; what is wrong alike on many hosts is said once, with the others named."""
-    groups: dict[tuple[str, str | None, str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str | None, str, str], list[Finding]] = {}
     for finding in findings:
         message = finding.message.replace(f" on {finding.host}", "") if finding.host else finding.message
-        groups.setdefault((finding.rule, finding.variable, message, finding.fix), []).append(finding)
+        if (finding.variable or "").startswith(_ENGINE_VARIABLES):
+            # One mapping serves many instances, and its fault is one for all of them.
+            message = _INSTANCE.sub("instance", message)
+        groups.setdefault((finding.rule, finding.severity, finding.variable, message, finding.fix), []).append(finding)
     out = []
-    for (_rule, _variable, _message, _fix), alike in groups.items():
+    for alike in groups.values():
         first = alike[0]
-        others = [str(finding.host) for finding in alike[1:] if finding.host != first.host]
+        others = list(dict.fromkeys(str(finding.host) for finding in alike[1:] if finding.host != first.host))
         if others:
             more = f", and {len(others) - 4} more" if len(others) > 4 else ""
             first = dataclasses.replace(first, message=f"{first.message} (also on {', '.join(others[:4])}{more})")

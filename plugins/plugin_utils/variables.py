@@ -426,14 +426,16 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
 def _mounts(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, (list, tuple)):
         raise BadValue("must be a list of host:container[:ro]")
-    for item in value:
-        parts = item.split(":") if isinstance(item, str) else []
-        good = len(parts) in (2, 3) and all(map(_is_path, parts[:2])) and parts[2:] in ([], ["ro"], ["rw"])
-        if not good:
-            raise BadValue(
-                f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted"
-            )
+    bad = [repr(item) for item in value if not _is_mount(item)]
+    if bad:
+        entries = f"has the entry {bad[0]}" if len(bad) == 1 else f"has the entries {', '.join(bad)}"
+        raise BadValue(f"{entries}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
     return list(value), False
+
+
+def _is_mount(item: t.Any) -> bool:
+    parts = item.split(":") if isinstance(item, str) else []
+    return len(parts) in (2, 3) and all(map(_is_path, parts[:2])) and parts[2:] in ([], ["ro"], ["rw"])
 
 
 def _mapping(variable: Variable, value: t.Any) -> Converted:

@@ -413,6 +413,32 @@ def test_a_rehearsal_refuses_a_command_line_that_would_overrule_it(
     assert not cluster.state.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("pd_rehearsal=maybe", "pd_rehearsal must be true or false; it is 'maybe'"),
+        ("pd_rehersal=true", "did you mean pd_rehearsal?"),
+        ("pd_query=no_such_key", "pd_query 'no_such_key' matches nothing in this plan"),
+        ("pd_query=[", "pd_query '[' is no JMESPath expression"),
+        ("plan_out=/proc/none/plan.json", "msg: 'cannot write /proc/none/plan.json: No such file or directory'\n"),
+    ],
+)
+def test_a_plan_that_cannot_be_had_as_asked_says_so(tmp_path: pathlib.Path, given: str, message: str) -> None:
+    inventory = write(tmp_path, small_inventory(tmp_path))
+    run = subprocess.run(
+        [f"{sys.prefix}/bin/ansible-playbook", "plan.yml", "-i", str(inventory), "-e", given],
+        cwd=PROJECT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path / "ansible")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode == 0) is ("matches nothing" in message)
+    assert message in run.stdout
+    assert "Traceback" not in run.stdout
+
+
 # Small clusters -----------------------------------------------------------------------------------------------------
 
 

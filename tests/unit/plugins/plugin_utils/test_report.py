@@ -85,8 +85,13 @@ def test_plan_without_hardware() -> None:
 
 def test_plan_without_any_placement() -> None:
     lines = report.plan_lines(planned(base(all={"pd_tp_size": ABSENT})))
-    assert "0 vllm processes" in lines[1]
+    assert lines[1] == "2 prefill instances + 1 decode instance: none can be laid out, for what the findings say"
     assert not any(line.startswith("HOST") for line in lines)
+
+
+def test_plan_with_an_instance_that_cannot_be_laid_out() -> None:
+    lines = report.plan_lines(planned(base(d2={"pd_dp_rank_start": 4})))
+    assert lines[1].endswith(" on 2 hosts, 4 vllm processes; not laid out, for what the findings say: d-a")
 
 
 def test_plan_of_an_unknown_version() -> None:
