@@ -97,6 +97,22 @@ class Site:
         )
 
 
+SITE_OPTIONS = {
+    "cluster": {"type": "str", "required": True},
+    "root": {"type": "str", "default": ""},
+    "base_dir": {"type": "str", "default": Site.base_dir},
+}
+"""Options of every module that looks at a cluster's units (documentation fragment ascend.pd_serving.site)."""
+
+LOG_OPTIONS = {"log_dir": {"type": "str", "default": Site.log_dir}}
+"""Options of those that look at logs as well (documentation fragment ascend.pd_serving.site.logs)."""
+
+
+def site_of(params: t.Mapping[str, t.Any]) -> Site:
+    """The cluster that a module's parameters are about."""
+    return Site(**{name: params[name] for name in (*SITE_OPTIONS, *LOG_OPTIONS) if name in params})
+
+
 def under(root: str, path: str) -> str:
     """A path of the host as it is reached from here."""
     return root.rstrip("/") + path if root else path

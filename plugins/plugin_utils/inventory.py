@@ -143,7 +143,7 @@ class _Reader:
                 role,
                 None,
                 direct,
-                f"group {role} has hosts of its own ({_some(direct)}) and child groups ({_some(list(children))}); "
+                f"group {role} has hosts of its own ({some(direct)}) and child groups ({some(list(children))}); "
                 "which instance those hosts belong to cannot be told",
                 f"put every host of {role} into a child group (one per instance), or drop the child groups",
             )
@@ -207,7 +207,7 @@ class _Reader:
             "proxy",
             None,
             hosts,
-            "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({_some(hosts)})",
+            "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({some(hosts)})",
             "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
         )
         return None
@@ -231,7 +231,7 @@ class _Reader:
                 if name.startswith("pd_") and name not in VARIABLES and name not in RUN_SWITCHES:
                     where[name].append(host)
         for name, hosts in where.items():
-            self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {_some(hosts)})" if len(hosts) > 1 else "")
+            self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
 
     def _meant(self, host: str) -> str:
         """The proxy's host is often one of the others: a name that no other group has may be misspelt."""
@@ -264,7 +264,7 @@ class _Reader:
                     host,
                     "pd_instances",
                     name,
-                    f"pd_instances names {name}, but the instances are {_some(names)}",
+                    f"pd_instances names {name}, but the instances are {some(names)}",
                     f"did you mean {near[0]}?" if near else "use the name of an instance",
                 )
             elif not isinstance(values, dict):
@@ -304,8 +304,8 @@ class _Reader:
                     host,
                     "pd_instances",
                     missing,
-                    f"{host} is in {len(instances)} instances ({_some(instances)}), and a host variable has one value only; "
-                    f"pd_instances has no entry for {_some(missing)}",
+                    f"{host} is in {len(instances)} instances ({some(instances)}), and a host variable has one value only; "
+                    f"pd_instances has no entry for {some(missing)}",
                     "give the variables of each of these instances under pd_instances, at least pd_dp_size, pd_tp_size and pd_chips",
                 )
 
@@ -540,7 +540,7 @@ class _Reader:
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]
-        place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({_some(hosts)})"
+        place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({some(hosts)})"
         self.error(
             "required-variable",
             name,
@@ -662,7 +662,7 @@ def _placeholder_inside(value: t.Any) -> str | None:
     return None
 
 
-def _some(names: t.Sequence[str]) -> str:
+def some(names: t.Sequence[str]) -> str:
     """The first few names, so that a message about 1,000 hosts stays a line."""
     return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
 
 from . import command, connectors, container, inventory, layout, ports, rules
-from .model import Cluster, Finding, Instance, Placement, PortRange
+from .model import Cluster, Finding, Instance, Placement, PortRange, Transport
 
 SCHEMA = 1
 EXAMPLES = "/vllm-workspace/vllm-ascend/examples"
@@ -94,7 +94,7 @@ def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list
     return arguments
 
 
-def _proxy(cluster: Cluster, placements: list[Placement], transport: connectors.Transport) -> dict[str, t.Any] | None:
+def _proxy(cluster: Cluster, placements: list[Placement], transport: Transport) -> dict[str, t.Any] | None:
     """Upstream's example proxy with every API endpoint; one hosts list and one ports list of equal length per role."""
     if cluster.proxy_host is None or cluster.proxy_address is None:
         return None

@@ -11,6 +11,7 @@ import time
 import typing as t
 import urllib.parse
 
+from .inventory import some
 from .model import ROLES, Finding, Placement
 from .planner import Plan
 
@@ -80,7 +81,7 @@ def _extent(plan: Plan) -> str:
     if not plan.placements:
         return ": none can be laid out, for what the findings say"
     text = f" on {count(len({placement.host for placement in plan.placements}), 'host')}, {processes} vllm processes"
-    return text if not left else f"{text}; not laid out, for what the findings say: {_hosts(left)}"
+    return text if not left else f"{text}; not laid out, for what the findings say: {some(left)}"
 
 
 def _endpoints(plan: Plan, role: str) -> int:
@@ -231,7 +232,7 @@ def summary_lines(
             (
                 instance["name"],
                 instance["role"],
-                _hosts(instance["hosts"]),
+                some(instance["hosts"]),
                 str(instance["ranks"]),
                 str(instance["tp_size"]),
                 _state(state, instance["ranks"]),
@@ -275,10 +276,6 @@ def verify_line(verify: dict[str, t.Any]) -> str:
     if latency:
         parts.append(f"median {latency['median']:.2f} s")
     return ", ".join(parts)
-
-
-def _hosts(hosts: t.Sequence[str]) -> str:
-    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
 
 
 def _state(state: dict[str, t.Any] | None, ranks: int) -> str:

@@ -81,10 +81,7 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         "name": plan.cluster.name,
         "hardware": plan.cluster.hardware.name,
         "connector": plan.cluster.connector,
-        "vllm_ascend": plan.cluster.versions.vllm_ascend,
         "served_model_name": plan.cluster.served_model_name,
-        "runtime": plan.cluster.runtime,
-        "rehearsal": plan.cluster.rehearsal,
         "instances": [
             {
                 "name": instance.name,
@@ -117,10 +114,8 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
         own = placements[host]
         is_proxy = plan.proxy is not None and host == plan.proxy["host"]
         out[host] = {
-            "host": host,
             "cluster": cluster.name,
             "runtime": cluster.runtime,
-            "engine_launcher": cluster.engine_launcher,
             "image": cluster.image,
             "node_ip": row["node_ip"],
             "root": root.root,

@@ -49,13 +49,6 @@ class Variable:
     physical: bool = False
 
 
-CONNECTORS = (
-    "MooncakeConnectorV1",
-    "MooncakeLayerwiseConnector",
-    "MooncakeHybridConnector",
-    "MooncakeConnector",
-)
-
 _PORT: dict[str, t.Any] = {"kind": "integer", "minimum": 1, "maximum": 65535}
 
 _TABLE = (
@@ -159,7 +152,7 @@ _TABLE = (
         "choice",
         "MooncakeConnectorV1",
         "KV connector. MooncakeConnector only with vLLM-Ascend's kv_connector_module_path (it is V1 then).",
-        choices=CONNECTORS,
+        choices=tuple(tables.TRANSPORTS),
     ),
     Variable(
         "pd_dp_size",
@@ -305,6 +298,13 @@ def convert(variable: Variable, value: t.Any) -> Converted:
     """Return (value of the variable's type, whether text was converted), or raise BadValue."""
     check = _CHECKS[variable.kind]
     return check(variable, value)
+
+
+def whole_number(value: t.Any) -> int:
+    """A number, or the text of one as templates make it; anything else is a ValueError or TypeError."""
+    if isinstance(value, (bool, float)):
+        raise BadValue(f"{value!r} is no whole number")
+    return int(value)
 
 
 def _integer(variable: Variable, value: t.Any) -> Converted:

@@ -10,8 +10,7 @@ import functools
 import typing as t
 
 from ..command import Arguments
-from ..connectors import Transport
-from ..model import Cluster, Finding, Instance, Placement, Role
+from ..model import Cluster, Finding, Instance, Placement, Role, Transport
 
 
 @dataclasses.dataclass

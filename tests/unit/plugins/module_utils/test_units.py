@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from ansible_collections.ascend.pd_serving.plugins.doc_fragments.site import ModuleDocFragment
 from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, units
 
 SPEC: dict[str, Any] = {"schema": 1, "unit": "pd-t", "processes": [{"name": "rank0", "argv": ["true"]}]}
@@ -347,3 +349,20 @@ def test_a_lock_held_by_nobody_known_is_reported_not_broken(tmp_path: Path, monk
         holder.communicate()
     assert list(troubles) == ["pd-t"]
     assert "its launcher (pid 60 by state.json) is still there and is no process that can be seen" in troubles["pd-t"]
+
+
+# -- the options that the modules share --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fragment", "options"), [("DOCUMENTATION", units.SITE_OPTIONS), ("LOGS", units.LOG_OPTIONS)])
+def test_the_shared_options_are_documented_as_they_are(fragment: str, options: dict[str, Any]) -> None:
+    documented = yaml.safe_load(getattr(ModuleDocFragment, fragment))["options"]
+    described = {name: entry.pop("description") for name, entry in documented.items()}
+    assert documented == options
+    assert all(described.values())
+
+
+def test_a_site_is_made_of_the_parameters_that_a_module_has() -> None:
+    params = {"cluster": "pd", "root": "/r", "base_dir": "/b", "other": 1}
+    assert units.site_of(params) == units.Site("pd", "/r", "/b")
+    assert units.site_of({**params, "log_dir": "/l"}) == units.Site("pd", "/r", "/b", "/l")

