@@ -120,6 +120,16 @@ options:
       - Empty when the image would be pulled; whether that works is not checked.
     type: str
     default: ''
+  reserved_ports:
+    description: Ports that the kernel shall keep out of its ephemeral range; left out when nothing is asked.
+    type: str
+  hugepages:
+    description: Number of hugepages that the kernel shall have; left out when nothing is asked.
+    type: int
+  sysctl_file:
+    description: File that keeps both.
+    type: path
+    default: /etc/sysctl.d/90-pd_serving.conf
 extends_documentation_fragment:
   - ascend.pd_serving.site
 attributes:
@@ -189,6 +199,15 @@ findings:
       value: 7100
       message: 'port 7100-7115 of the API of decode: 0.0.0.0:7100 is taken by pid 4711 (nginx)'
       fix: end that process, or set pd_api_port to other ports
+prepare:
+  description:
+    - What of a host for containers is not yet as asked for. V(requests), the Python library is missing; V(kernel),
+      O(reserved_ports) or O(hugepages) do not hold or are not kept; V(image), O(image) is not there.
+    - Empty with O(engine=none).
+  returned: always
+  type: list
+  elements: str
+  sample: [kernel, image]
 docker:
   description: The docker daemon; null when it was not looked for or cannot be asked.
   returned: always
@@ -208,7 +227,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, kernel, units
 
 
 def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_check.Look:
@@ -218,6 +237,19 @@ def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_ch
     return docker_check.look(
         site, params["containers"], params["chips"], params["image"] or "", params["image_source"] or ""
     )
+
+
+def left_to_prepare(seen: docker_check.Look, params: t.Mapping[str, t.Any]) -> list[str]:
+    """What roles host and image would change. They are not asked themselves: each look costs a task on every host."""
+    if params["engine"] == "none":
+        return []
+    wanted = kernel.plan(params["sysctl_file"], params["reserved_ports"], params["hugepages"])
+    left = {
+        "requests": any(finding["check"] == "requests" for finding in seen.findings),
+        "kernel": bool(wanted.values) and wanted.needed,
+        "image": bool(params["image"]) and not seen.has_image,
+    }
+    return [name for name, missing in left.items() if missing]
 
 
 def main() -> None:
@@ -261,6 +293,9 @@ def main() -> None:
             "containers": {"type": "list", "elements": "str", "default": []},
             "image": text,
             "image_source": text,
+            "reserved_ports": {"type": "str"},
+            "hugepages": {"type": "int"},
+            "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-pd_serving.conf"},
         },
         supports_check_mode=True,
     )
@@ -278,13 +313,14 @@ def main() -> None:
                 site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers
             ),
         ]
-    except (units.UnitError, OSError) as error:
+        prepare = left_to_prepare(seen, params)
+    except (units.UnitError, kernel.KernelError, OSError) as error:
         module.fail_json(msg=str(error))
     for finding in findings:
         if finding["severity"] == "warning":
             module.warn(f"{finding['message']}. Fix: {finding['fix']}")
     docker = None if seen.version is None else dataclasses.asdict(seen.version)
-    module.exit_json(changed=False, findings=findings, docker=docker)
+    module.exit_json(changed=False, findings=findings, prepare=prepare, docker=docker)
 
 
 if __name__ == "__main__":
