@@ -14,6 +14,7 @@ ARGS ?=
 PYTHON_BIN := .venv/bin/python
 PLAYBOOK := .venv/bin/ansible-playbook
 REHEARSE := -i "$(INVENTORY)" -e pd_rehearsal=true
+LAYERWISE := -e pd_connector=MooncakeLayerwiseConnector
 
 # Also found when the checkout is world-writable, where Ansible would ignore the file.
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -37,19 +38,26 @@ setup-dev: ## The same, and what the tests and linters need
 .PHONY: demo
 demo: setup ## Rehearse the four-host 2P1D example on this machine
 	$(PLAYBOOK) site.yml $(REHEARSE) $(ARGS)
-	@$(demo_hints)
+	@$(call demo_hints,$(ARGS))
 
 .PHONY: demo-layerwise
 demo-layerwise: setup ## The same with the layerwise connector and its proxy
-	$(PLAYBOOK) site.yml $(REHEARSE) -e pd_connector=MooncakeLayerwiseConnector $(ARGS)
-	@$(demo_hints)
+	$(PLAYBOOK) site.yml $(REHEARSE) $(LAYERWISE) $(ARGS)
+	@$(call demo_hints,$(LAYERWISE) $(ARGS))
 
+# The arguments of the run belong to the next ones too: without them status would miss another configuration.
 define demo_hints
 echo; \
 echo 'The rehearsal goes on running. Next:'; \
-echo '  look:  $(PLAYBOOK) status.yml $(REHEARSE)'; \
-echo '  stop:  make demo-stop'
+echo '  look:  $(call quoted,$(strip $(PLAYBOOK) status.yml $(REHEARSE) $(1)))'; \
+echo '  stop:  $(call quoted,make demo-stop$(DEMO_SETTINGS))'
 endef
+
+# For a word in single quotes.
+quoted = $(subst ','\'',$(1))
+
+# What a verb was told on the command line and its counterpart has to be told as well.
+DEMO_SETTINGS = $(if $(filter-out file,$(origin INVENTORY)), INVENTORY="$(INVENTORY)")$(if $(ARGS), ARGS="$(ARGS)")
 
 .PHONY: demo-stop
 demo-stop: setup ## Stop the rehearsal

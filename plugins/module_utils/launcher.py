@@ -189,8 +189,10 @@ def _build_process(raw: t.Any, where: str) -> Process:
     if not isinstance(argv, list) or not argv:
         raise SpecError(f"{where}: argv must be a list with at least the command")
     for i, word in enumerate(argv):
-        if not isinstance(word, str) or not word:
-            raise SpecError(f"{where}: argv[{i}] must be a text that is not empty, not {_show(word)}")
+        if not isinstance(word, str):
+            raise SpecError(f"{where}: argv[{i}] must be a text, not {_show(word)}")
+        if not word and i == 0:
+            raise SpecError(f"{where}: argv[0] is the command and must not be empty")
         _refuse_unusable_text(word, f"{where}: argv[{i}]")
     label = raw.get("label", name)
     if not isinstance(label, str) or not label or not label.isprintable():

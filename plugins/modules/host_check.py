@@ -16,18 +16,6 @@ description:
     container has. It asks the daemon itself, and needs neither the docker command nor any library for that.
   - Never fails because of what it finds, and changes nothing.
 options:
-  cluster:
-    description: Name of the cluster. A port that one of its own running units holds is not taken.
-    type: str
-    required: true
-  root:
-    description: Put before every path of the host; for rehearsals.
-    type: str
-    default: ''
-  base_dir:
-    description: Folder of all clusters.
-    type: str
-    default: /opt/pd_serving
   chips:
     description: Physical ids of the chips that are needed, C(/dev/davinci<id>).
     type: list
@@ -39,7 +27,7 @@ options:
     elements: str
     default: []
   ports:
-    description: Port ranges that must be free.
+    description: Port ranges that must be free, but for what running units of this cluster hold.
     type: list
     elements: dict
     default: []
@@ -142,6 +130,8 @@ options:
     description: File that keeps both.
     type: path
     default: /etc/sysctl.d/90-pd_serving.conf
+extends_documentation_fragment:
+  - ascend.pd_serving.site
 attributes:
   check_mode:
     support: full
@@ -266,9 +256,7 @@ def main() -> None:
     text = {"type": "str", "default": ""}
     module = AnsibleModule(
         argument_spec={
-            "cluster": {"type": "str", "required": True},
-            "root": {"type": "str", "default": ""},
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
+            **units.SITE_OPTIONS,
             "chips": {"type": "list", "elements": "int", "default": []},
             "device_nodes": {"type": "list", "elements": "str", "default": []},
             "ports": {
@@ -314,7 +302,7 @@ def main() -> None:
     params = module.params
     environ = units.launch_environment(params["environment"])
     try:
-        site = units.Site(params["cluster"], params["root"], params["base_dir"])
+        site = units.site_of(params)
         seen = look_at_engine(site, params)
         findings = [
             *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),

@@ -63,7 +63,7 @@ class Result:
 
     def result_of(self, task: str, host: str | None = None) -> dict[str, t.Any]:
         for event in self.events:
-            data = event["event_data"]
+            data = event.get("event_data", {})
             if (
                 event["event"].startswith("runner_on_")
                 and data.get("task") == task
