@@ -19,11 +19,13 @@ from ansible.utils.display import Display
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import (
     collect,
     planner,
+    preflight,
     rehearsal,
     report,
     slices,
     variables,
 )
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store
 
 display = Display()
 FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
