@@ -287,9 +287,11 @@ def test_one_lab_is_not_two_commands(lab: Path, capsys: pytest.CaptureFixture[st
 
 
 SUPERVISE = """
-import os, sys
+import os, signal, sys
 sys.path.insert(0, {lab!r})
 from pdlab import command
+for number in command.INTERRUPTIONS:  # the tests themselves may run under nohup
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 command.GRACE, command.LAST_GRACE = 0.5, 1.0
 with command.supervised(sys.argv[1:], os.environ) as (code, interruption):
     print(code, interruption.name if interruption else None)
