@@ -232,6 +232,12 @@ _BUSY = Words(
     "{host} 的芯片 {chip} 被不属于本集群的进程占用：{found}",
     "若无人使用请结束它们（在 {host} 上：`ps -fp {pids}`），或从 pd_chips 中去掉该芯片",
 )
+_PROCESSES_UNKNOWN = Words(
+    "whether processes are on chip {chip} of {host} is not known",
+    "run `npu-smi info` on {host}",
+    "无法得知 {host} 的芯片 {chip} 上是否有进程",
+    "在 {host} 上执行 `npu-smi info`",
+)
 _FULL = Words(
     "chip {chip} of {host} has {used} of {total} MB in use and no process to show for it; the engine wants {wanted} MB",
     "look for left-over workers in other containers (`docker ps`, `npu-smi info -t proc-mem -i CARD -c CHIP`); a reset or reboot frees it",
@@ -257,14 +263,17 @@ def _processes(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]
 
 
 def _foreign(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]]:
-    own = set(listing(fleet.host(host).get("own_pids")))
-    return [one for one in _processes(fleet, host, chip) if one.get("pid") not in own]
+    own = {whole(pid) for pid in listing(fleet.host(host).get("own_pids"))} - {None}
+    return [one for one in _processes(fleet, host, chip) if whole(one.get("pid")) not in own]
 
 
 def chip_free(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         known = isinstance(fleet.host(host).get("own_pids"), list)
         for chip in fleet.present_chips(host):
+            if not isinstance(fleet.smi_chip(host, chip).get("processes"), list):
+                say.unknown(_PROCESSES_UNKNOWN, host, chip, expected="no process", found="unknown")
+                continue
             foreign = _foreign(fleet, host, chip)
             if not foreign:
                 say.ok(host, chip)
