@@ -32,8 +32,11 @@ def test_json_holds_what_the_report_holds(report: Report) -> None:
     assert data["schema"] == 1 and data["cluster"] == "demo" and data["hardware"] == "a3"
     assert data["made"] == "2026-09-21T14:13:20Z"
     assert data["hosts"] == list(demo.HOSTS) and data["not_asked"] == []
-    assert {"error": 7, "warning": 2, "unknown": 0, "info": 0} == {
-        name: number for name, number in data["counts"].items() if name != "ok"
+    assert {name: number for name, number in data["counts"].items() if name != "ok"} == {
+        "error": 7,
+        "warning": 2,
+        "unknown": 0,
+        "info": 0,
     }
     assert data["counts"]["ok"] == report.ok_cells > 300
     (tls,) = (one for one in data["verdicts"] if one["check"] == "tls-equal")
