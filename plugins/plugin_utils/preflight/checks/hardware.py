@@ -103,6 +103,9 @@ def npu_smi(fleet: Fleet, say: Say) -> None:
             say.ok(host)
             continue
         text = str(fleet.tool(host, "npu_smi").get("text") or fleet.smi(host).get("text") or "")
+        code = whole(fleet.smi(host).get("code"))
+        if code is not None and str(abs(code)) not in text:
+            text = f"{code}: {text}"
         _tool(fleet, say, host, "npu-smi", state, text, "/usr/local/bin, /usr/local/sbin")
 
 
@@ -263,8 +266,10 @@ def _processes(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]
 
 
 def _foreign(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]]:
+    """Processes that are not known to be this cluster's: npu_facts has marked them, or host_facts lists their pids."""
     own = {whole(pid) for pid in listing(fleet.host(host).get("own_pids"))} - {None}
-    return [one for one in _processes(fleet, host, chip) if whole(one.get("pid")) not in own]
+    found = _processes(fleet, host, chip)
+    return [one for one in found if one.get("own") is not True and whole(one.get("pid")) not in own]
 
 
 def chip_free(fleet: Fleet, say: Say) -> None:
@@ -281,7 +286,7 @@ def chip_free(fleet: Fleet, say: Say) -> None:
             # A process of another container has no name here.
             found = names(f"pid {one.get('pid')} ({one.get('name') or 'no name'})" for one in foreign)
             pids = ",".join(str(one.get("pid")) for one in foreign)
-            if known:
+            if known or all(one.get("own") is False for one in foreign):
                 say.error(_BUSY, host, chip, expected="no process", found=found, pids=pids)
             else:
                 say.unknown(_PIDS_UNKNOWN, host, chip, expected="no process", found=found)

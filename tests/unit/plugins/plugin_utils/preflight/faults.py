@@ -239,6 +239,24 @@ def conf_malformed(case: Case, host: str) -> None:
     case.facts[host]["npu"]["hccn_conf"].update(state="malformed", lines_not_understood=["addres_0 192.0.2.1"])
 
 
+@fault("hccn-conf", hardware=("a2",))
+def conf_empty(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["hccn_conf"] = {"state": "empty", "chips": {}}
+
+
+@fault("hccn-conf", says=("become",))
+def conf_not_readable_by_the_tool(case: Case, host: str) -> None:
+    """Whatever is asked: one verdict, not one per question."""
+    for chip in case.chips():
+        for query in ("ip", "gateway", "netdetect"):
+            case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "conf_unreadable"}
+
+
+@fault("hccn-conf", "unknown", chip=CHIP, hardware=("a3",))
+def roce_address_not_read(case: Case, host: str) -> None:
+    unread(case, host, "ip")
+
+
 @fault("hccn-conf", "unknown")
 def conf_unknown(case: Case, host: str) -> None:
     del case.facts[host]["npu"]["hccn_conf"]
