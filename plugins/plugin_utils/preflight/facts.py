@@ -93,6 +93,7 @@ class NpuSmi(t.TypedDict, total=False):
 class Driver(t.TypedDict, total=False):
     driver: str | None
     firmware: str | None
+    compatible_firmware: str | None  # ranges that the driver names: [7.0.0,8.9.9]
     install: dict[str, str]
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import typing as t
 
@@ -396,3 +397,33 @@ def driver_equal(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         if host not in unread | odd_hosts:
             say.ok(host)
+
+
+_FIRMWARE = Words(
+    "{host} has firmware {found}, its driver {driver} is made for {expected}",
+    "install the firmware that was released with the driver on {host}, then reboot",
+    "{host} 的固件为 {found}，其驱动 {driver} 适配 {expected}",
+    "在 {host} 上安装与驱动配套的固件，然后重启",
+)
+_RANGE = re.compile(r"\[([0-9]+(?:\.[0-9]+)*),([0-9]+(?:\.[0-9]+)*)\]")
+
+
+def firmware_fits(fleet: Fleet, say: Say) -> None:
+    """The driver's version.info may name ranges of firmware versions (compatible_version_fw=[7.0.0,8.9.9])."""
+    for host in say.hosts:
+        driver = mapping(fleet.npu(host).get("driver"))
+        named, firmware = str(driver.get("compatible_firmware") or ""), str(driver.get("firmware") or "")
+        ranges = [(_numbers(first), _numbers(last)) for first, last in _RANGE.findall(named)]
+        # A text of another form says nothing, and what is no release number cannot be placed.
+        if not ranges or _RANGE.sub("", named).strip(", ") or not re.fullmatch(r"[0-9]+(\.[0-9]+)*", firmware):
+            continue
+        version = _numbers(firmware)
+        # A bound of three numbers holds for everything that begins with them.
+        if any(first <= version and version[: len(last)] <= last for first, last in ranges):
+            say.ok(host)
+        else:
+            say.warning(_FIRMWARE, host, expected=named, found=firmware, driver=driver.get("driver") or "?")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -179,6 +179,11 @@ def other_driver(case: Case, host: str) -> None:
     case.facts[host]["npu"]["driver"]["driver"] = "24.1.rc3"
 
 
+@fault("firmware-fits", "warning", says=("[8.0.0,8.9.9]", "7.7.0.6.236"))
+def firmware_older_than_its_driver_wants(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["driver"]["compatible_firmware"] = "[8.0.0,8.9.9]"
+
+
 @fault("driver-equal", "unknown")
 def firmware_not_told(case: Case, host: str) -> None:
     case.facts[host]["npu"]["driver"]["firmware"] = None

@@ -451,6 +451,28 @@ def test_an_error_of_npu_smi_is_known_by_its_number_alone() -> None:
     assert "another container" in only(case.judge()).message
 
 
+@pytest.mark.parametrize(
+    ("named", "firmware", "fits"),
+    [
+        ("[7.0.0,8.9.9]", "7.7.0.6.236", True),
+        ("[7.0.0,8.9.9]", "8.9.9.1", True),
+        ("[7.0.0,8.9.9]", "9.0.0", False),
+        ("[1.0,2.0],[7.7.0.6,7.7.0.6]", "7.7.0.6.236", True),
+        ("[1.0,2.0], [7.8,7.9]", "7.7.0.6.236", False),
+        # What is not understood is not judged.
+        ("[V100R001C19]", "7.7.0.6.236", None),
+        ("[1.0,2.0.]", "7.7.0.6.236", None),
+        ("[1.0,2.0]", "7.7.RC1", None),
+        (None, "7.7.0.6.236", None),
+    ],
+)
+def test_firmware_that_the_driver_names(named: str | None, firmware: str, fits: bool | None) -> None:
+    case = fleets.good("a3", ("d1",))
+    case.facts["d1"]["npu"]["driver"].update(compatible_firmware=named, firmware=firmware)
+    report = case.judge()
+    assert report.cells["firmware-fits"].get("d1") == {True: "ok", False: "warning", None: None}[fits]
+
+
 def test_a_switch_without_a_port_name_is_a_switch() -> None:
     case = fleets.good("a2")
     case.query("d1", 3, "lldp").update(ifname=None, system_name="leaf-3")

@@ -122,6 +122,17 @@ def test_matrix_of_a_large_fleet_shows_what_is_wrong() -> None:
     assert "254 of 256 hosts have nothing to report." in lines
 
 
+def test_what_is_wrong_alike_is_said_once() -> None:
+    case = fleets.good("a3", [f"host-{number:03}" for number in range(64)])
+    for host in case.hosts:
+        faults.every_chip(case, host, "link", link="DOWN")
+    faults.tls_on(case, "host-007")
+    text = preflight.render_matrix(case.judge())
+    assert text.count("WARNING [link]") == 1 and text.count("ERROR [tls-equal]") == 1
+    assert "the same: host-001 chips 0-15, host-002 chips 0-15" in text and "and 44 more" in text
+    assert "1 error, 64 warnings" in text
+
+
 def test_matrix_of_a_good_fleet_is_short() -> None:
     text = preflight.render_matrix(fleets.good("a3").judge())
     assert "Good everywhere" in text and "ERROR" not in text
