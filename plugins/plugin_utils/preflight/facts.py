@@ -34,7 +34,7 @@ class Query(t.TypedDict, total=False):
 
     state: State
     text: str  # when not ok: how the output began
-    link: str  # UP | DOWN
+    link: str  # UP | DOWN; of the UB ports of A5 together also PARTIAL LINK | NA
     net_health: str  # Success | Init | Detect ip set | ...
     netdetect: str
     gateway: str
@@ -43,7 +43,8 @@ class Query(t.TypedDict, total=False):
     netmask: str
     tls_switch: int
     cert_expiration: str | int  # 0 or normal | 1 or near expiration | 2 or has expired
-    ifname: str  # lldp
+    ifname: str | None  # lldp
+    system_name: str | None  # lldp
     super_pod_id: int
     sdid: int
     server_index: int
@@ -57,7 +58,7 @@ class Tool(t.TypedDict, total=False):
 
 
 class HccnConf(t.TypedDict, total=False):
-    state: str  # ok | missing | is_directory | unreadable | malformed
+    state: str  # ok | missing | is_directory | unreadable | malformed | empty
     chips: dict[str, dict[str, str]]
     lines_not_understood: list[str]
 
@@ -66,6 +67,7 @@ class ChipProcess(t.TypedDict, total=False):
     pid: int
     name: str
     memory_mb: int
+    own: bool | None  # whether it is one of this very cluster; None where nobody has looked
 
 
 class SmiChip(t.TypedDict, total=False):
@@ -83,6 +85,7 @@ class SmiChip(t.TypedDict, total=False):
 class NpuSmi(t.TypedDict, total=False):
     state: str
     text: str
+    code: int | None  # of the tool's own error, -8005 for one
     version: str | None
     chips: dict[str, SmiChip]
 
@@ -90,6 +93,7 @@ class NpuSmi(t.TypedDict, total=False):
 class Driver(t.TypedDict, total=False):
     driver: str | None
     firmware: str | None
+    compatible_firmware: str | None  # ranges that the driver names: [7.0.0,8.9.9]
     install: dict[str, str]
 
 

@@ -20,6 +20,7 @@ NOT_JUDGED = "-"
 NOTHING = " "
 MAX_ROWS = 64
 MAX_VERDICTS = 100
+ALIKE = 20
 ALL_ROWS = 8
 
 
@@ -102,15 +103,27 @@ def _bad_chips(report: Report, host: str) -> str:
 
 
 def _verdicts(report: Report) -> list[str]:
+    """What is wrong alike in several places is said once, with the others named."""
+    groups: dict[tuple[object, ...], list[Verdict]] = {}
+    for one in report.verdicts:
+        groups.setdefault((one.check, one.severity, one.words, one.expected, one.found), []).append(one)
     lines = []
-    shown = report.verdicts[:MAX_VERDICTS]
-    for one in shown:
+    for alike in list(groups.values())[:MAX_VERDICTS]:
+        one = alike[0]
         lines.append(f"{one.severity.upper()} [{one.check}] {_where(one)}")
         lines.append(f"    {one.message}")
         lines.append(f"    Fix: {one.fix}")
-    if len(report.verdicts) > len(shown):
-        lines.append(f"... and {len(report.verdicts) - len(shown)} more (all of them: report.json, report.html)")
+        if len(alike) > 1:
+            lines += _wrapped(
+                [f"the same: {_where(alike[1])}", *map(_where, alike[2:ALIKE]), *_rest(len(alike) - ALIKE)]
+            )
+    if len(groups) > MAX_VERDICTS:
+        lines.append(f"... and {len(groups) - MAX_VERDICTS} more kinds (all of them: report.json, report.html)")
     return [*lines, ""] if lines else lines
+
+
+def _rest(number: int) -> list[str]:
+    return [f"and {number} more"] if number > 0 else []
 
 
 def _where(one: Verdict) -> str:

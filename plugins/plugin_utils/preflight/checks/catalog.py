@@ -26,6 +26,9 @@ CHECKS: tuple[Check, ...] = (
     Check("chip-free", "hardware", "No foreign process is on a chip", "芯片上没有外部进程", ("npu", "smi")),
     Check("hbm-free", "hardware", "The chip's memory is free", "芯片显存空闲", ("npu", "smi")),
     Check("driver-equal", "hardware", "Driver and firmware are alike", "驱动与固件版本一致", ("npu",), across=True),
+    Check(
+        "firmware-fits", "hardware", "The firmware is one that the driver names", "固件在驱动声明的兼容范围内", ("npu",)
+    ),
     # Fabric: what hccn_tool says
     Check("hccn-tool", "fabric", "hccn_tool works", "hccn_tool 可用", ("npu",)),
     Check("chip-answers", "fabric", "Every chip answers hccn_tool", "芯片对 hccn_tool 有应答", _HCCN_OF_ITS_KIND),

@@ -20,6 +20,10 @@ _UNREAD = Words(
 
 def unread(say: Say, host: str, chips: t.Sequence[int], query: str, answers: t.Mapping[int, Answer]) -> None:
     """The chips whose answer cannot be used, by how it failed: unknown, never good."""
+    if any(answer.state == "conf_unreadable" for answer in answers.values()):
+        # hccn-conf says it once for all questions.
+        say.blocked(host)
+        answers = {chip: answer for chip, answer in answers.items() if answer.state != "conf_unreadable"}
     failed = ((chip, (answer.state, answer.text)) for chip, answer in answers.items())
     for (state, text), group in grouped(failed).items():
         found = "unreadable" if state == "ok" else state
@@ -87,6 +91,12 @@ _CONF = {
         "请更正；每行一个 KEY_芯片=值，例如 address_0=192.0.2.1",
     ),
 }
+_CONF_EMPTY = Words(
+    "{file} on {host} holds no address: those that the chips have now are gone after a reboot, and unknown in the container",
+    "set them again, which writes the file: `hccn_tool -i N -ip -s address A netmask M`",
+    "{host} 上的 {file} 中没有地址：芯片当前的地址重启后丢失，容器内也不可见",
+    "重新配置地址（会写入该文件）：`hccn_tool -i N -ip -s address A netmask M`",
+)
 _CONF_UNKNOWN = Words(
     "it is not known whether {file} is on {host} ({found})",
     "on {host}: `cat {file}`",
@@ -108,12 +118,16 @@ _CONF_LACKS = Words(
 
 
 def hccn_conf(fleet: Fleet, say: Say) -> None:
+    if fleet.plane == "ub":
+        return
     for host in say.hosts:
         conf = mapping(fleet.npu(host).get("hccn_conf"))
         state = str(conf.get("state") or "unknown")
-        unreadable = [
-            chip for chip in fleet.planned_chips(host) if fleet.answer(host, chip, "ip").state == "conf_unreadable"
-        ]
+        unreadable = any(
+            fleet.answer(host, chip, query).state == "conf_unreadable"
+            for chip in fleet.planned_chips(host)
+            for query in fleet.queries(host, chip)
+        )
         if state == "ok" and unreadable:
             state = "unreadable"
         if state in _CONF:
@@ -126,7 +140,9 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
                 found=found if state == "malformed" else state,
                 file=HCCN_CONF,
             )
-        elif state != "ok":
+        elif state == "empty" and fleet.plane == "roce":
+            say.error(_CONF_EMPTY, host, expected="an address per chip", found="none", file=HCCN_CONF)
+        elif state not in ("ok", "empty"):
             say.unknown(_CONF_UNKNOWN, host, expected="a readable file", found=state, file=HCCN_CONF)
         elif not fleet.has("hccn", host) or not fleet.has("generation", host):
             say.blocked(host)
@@ -139,14 +155,17 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
     live = fleet.answer(host, chip, "ip")
     if not live.ok:
         # Nothing to compare with. Over RoCE chip-address tells why; with HCCS the address need not be set.
-        if live.state == "not_configured" and fleet.plane != "roce":
+        if fleet.plane == "roce":
+            say.blocked(host)
+        elif live.state == "not_configured":
             say.ok(host, chip)
         else:
-            say.blocked(host)
+            unread(say, host, [chip], "ip", {chip: live})
         return
     ip = live.word("ipaddr")
     if address(ip) is None:
-        say.blocked(host)
+        # With HCCS nobody else looks at this address.
+        say.blocked(host) if fleet.plane == "roce" else unread(say, host, [chip], "ip", {chip: live})
     elif not entry.get("address"):
         netmask = live.word("netmask") or "NETMASK"
         say.error(_CONF_LACKS, host, chip, expected=f"address_{chip}={ip}", found=ip, netmask=netmask, file=HCCN_CONF)
@@ -221,6 +240,14 @@ def _by_pings(
         say.each(severity, words[severity], host, group, chips, expected=expected, found=value, **values)
 
 
+_UB = Words(
+    "the UB link of chip {chips} of {host} is {found}",
+    "see the ports one by one: `hccn_tool -g -link -i {first} -u UDIE -p PORT` on {host}, and their cabling",
+    "{host} 芯片 {chips} 的 UB 链路为 {found}",
+    "逐个端口检查：在 {host} 上执行 `hccn_tool -g -link -i {first} -u UDIE -p PORT`，并检查线缆",
+)
+
+
 def link(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         answers = {chip: fleet.answer(host, chip, "link") for chip in fleet.chips(host)}
@@ -229,13 +256,19 @@ def link(fleet: Fleet, say: Say) -> None:
             word = (answer.word("link") or "").upper() if answer.ok else ""
             if word:
                 del answers[chip]
-            if word == "UP":
+            # NA: a card of A5 that has no ports to be linked.
+            if word == "UP" or (word == "NA" and fleet.plane == "ub"):
                 say.ok(host, chip)
             elif word:
                 down[chip] = word
         unread(say, host, fleet.chips(host), "link", answers)
-        words: dict[Severity, Words] = {"error": _LINK, "warning": _LINK_HARMLESS, "unknown": _LINK_OPEN}
-        _by_pings(fleet, say, host, down, words, "UP")
+        if fleet.plane == "ub":
+            for word, group in grouped(down.items()).items():
+                severity: Severity = "warning" if word.startswith("PARTIAL") else "error"
+                say.each(severity, _UB, host, group, fleet.chips(host), expected="UP", found=word)
+        else:
+            words: dict[Severity, Words] = {"error": _LINK, "warning": _LINK_HARMLESS, "unknown": _LINK_OPEN}
+            _by_pings(fleet, say, host, down, words, "UP")
 
 
 _VNIC = Words(
@@ -254,7 +287,9 @@ def vnic_link(fleet: Fleet, say: Say) -> None:
         for chip in fleet.chips(host):
             answer = fleet.answer(host, chip, "vnic")
             word = answer.word("link") if answer.ok else None
-            if word is None:
+            if word is None and answer.ok:
+                unread(say, host, fleet.chips(host), "vnic", {chip: answer})
+            elif word is None:
                 # The same answer is what chip-address reads, and complains about.
                 say.blocked(host)
             elif word.upper() == "UP":
@@ -303,6 +338,8 @@ def _usual_target(fleet: Fleet, host: str, query: str) -> str:
 
 
 def net_health(fleet: Fleet, say: Say) -> None:
+    if fleet.plane == "ub":
+        return
     for host in say.hosts:
         chips = fleet.chips(host)
         answers = {chip: fleet.answer(host, chip, "net_health") for chip in chips}
@@ -450,7 +487,7 @@ def lldp(fleet: Fleet, say: Say) -> None:
     for host in hosts:
         answers = {chip: fleet.answer(host, chip, "lldp") for chip in fleet.chips(host)}
         for chip, answer in list(answers.items()):
-            if answer.ok and answer.word("ifname"):
+            if answer.ok and (answer.word("ifname") or answer.word("system_name")):
                 del answers[chip]
                 seeing.append(Place(host, chip))
             elif answer.ok or answer.state == "not_configured":

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import typing as t
 
@@ -103,6 +104,9 @@ def npu_smi(fleet: Fleet, say: Say) -> None:
             say.ok(host)
             continue
         text = str(fleet.tool(host, "npu_smi").get("text") or fleet.smi(host).get("text") or "")
+        code = whole(fleet.smi(host).get("code"))
+        if code is not None and str(abs(code)) not in text:
+            text = f"{code}: {text}"
         _tool(fleet, say, host, "npu-smi", state, text, "/usr/local/bin, /usr/local/sbin")
 
 
@@ -232,6 +236,12 @@ _BUSY = Words(
     "{host} 的芯片 {chip} 被不属于本集群的进程占用：{found}",
     "若无人使用请结束它们（在 {host} 上：`ps -fp {pids}`），或从 pd_chips 中去掉该芯片",
 )
+_PROCESSES_UNKNOWN = Words(
+    "whether processes are on chip {chip} of {host} is not known",
+    "run `npu-smi info` on {host}",
+    "无法得知 {host} 的芯片 {chip} 上是否有进程",
+    "在 {host} 上执行 `npu-smi info`",
+)
 _FULL = Words(
     "chip {chip} of {host} has {used} of {total} MB in use and no process to show for it; the engine wants {wanted} MB",
     "look for left-over workers in other containers (`docker ps`, `npu-smi info -t proc-mem -i CARD -c CHIP`); a reset or reboot frees it",
@@ -257,14 +267,19 @@ def _processes(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]
 
 
 def _foreign(fleet: Fleet, host: str, chip: int) -> list[t.Mapping[str, t.Any]]:
-    own = set(listing(fleet.host(host).get("own_pids")))
-    return [one for one in _processes(fleet, host, chip) if one.get("pid") not in own]
+    """Processes that are not known to be this cluster's: npu_facts has marked them, or host_facts lists their pids."""
+    own = {whole(pid) for pid in listing(fleet.host(host).get("own_pids"))} - {None}
+    found = _processes(fleet, host, chip)
+    return [one for one in found if one.get("own") is not True and whole(one.get("pid")) not in own]
 
 
 def chip_free(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         known = isinstance(fleet.host(host).get("own_pids"), list)
         for chip in fleet.present_chips(host):
+            if not isinstance(fleet.smi_chip(host, chip).get("processes"), list):
+                say.unknown(_PROCESSES_UNKNOWN, host, chip, expected="no process", found="unknown")
+                continue
             foreign = _foreign(fleet, host, chip)
             if not foreign:
                 say.ok(host, chip)
@@ -272,7 +287,7 @@ def chip_free(fleet: Fleet, say: Say) -> None:
             # A process of another container has no name here.
             found = names(f"pid {one.get('pid')} ({one.get('name') or 'no name'})" for one in foreign)
             pids = ",".join(str(one.get("pid")) for one in foreign)
-            if known:
+            if known or all(one.get("own") is False for one in foreign):
                 say.error(_BUSY, host, chip, expected="no process", found=found, pids=pids)
             else:
                 say.unknown(_PIDS_UNKNOWN, host, chip, expected="no process", found=found)
@@ -382,3 +397,33 @@ def driver_equal(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         if host not in unread | odd_hosts:
             say.ok(host)
+
+
+_FIRMWARE = Words(
+    "{host} has firmware {found}, its driver {driver} is made for {expected}",
+    "install the firmware that was released with the driver on {host}, then reboot",
+    "{host} 的固件为 {found}，其驱动 {driver} 适配 {expected}",
+    "在 {host} 上安装与驱动配套的固件，然后重启",
+)
+_RANGE = re.compile(r"\[([0-9]+(?:\.[0-9]+)*),([0-9]+(?:\.[0-9]+)*)\]")
+
+
+def firmware_fits(fleet: Fleet, say: Say) -> None:
+    """The driver's version.info may name ranges of firmware versions (compatible_version_fw=[7.0.0,8.9.9])."""
+    for host in say.hosts:
+        driver = mapping(fleet.npu(host).get("driver"))
+        named, firmware = str(driver.get("compatible_firmware") or ""), str(driver.get("firmware") or "")
+        ranges = [(_numbers(first), _numbers(last)) for first, last in _RANGE.findall(named)]
+        # A text of another form says nothing, and what is no release number cannot be placed.
+        if not ranges or _RANGE.sub("", named).strip(", ") or not re.fullmatch(r"[0-9]+(\.[0-9]+)*", firmware):
+            continue
+        version = _numbers(firmware)
+        # A bound of three numbers holds for everything that begins with them.
+        if any(first <= version and version[: len(last)] <= last for first, last in ranges):
+            say.ok(host)
+        else:
+            say.warning(_FIRMWARE, host, expected=named, found=firmware, driver=driver.get("driver") or "?")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -117,7 +117,9 @@ def nic(fleet: Fleet, say: Say) -> None:
             _missing(say, host, "the list of network cards", "网卡列表", "ip -br address")
         elif card is None:
             say.error(_NIC, host, expected=name, found=names(nics, 8), address=fleet.planned(host)["node_ip"])
-        elif str(card.get("state") or "").lower() == "down":
+        elif not card.get("state"):
+            _missing(say, host, f"the state of network card {name}", f"网卡 {name} 状态", f"ip link show {name}")
+        elif str(card["state"]).lower() == "down":
             say.error(_NIC_DOWN, host, expected="up", found="down", nic=name)
         else:
             say.ok(host)
@@ -356,8 +358,8 @@ def memory(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         planned = fleet.planned(host)
         available = whole(fleet.host(host).get("memory_available_mb"))
-        if available is None:
-            _missing(say, host, "the available memory", "可用内存", "free -m")
+        if available is None or (planned["chips"] and host not in totals):
+            _missing(say, host, "the memory in all or available", "内存总量或可用内存", "free -m")
             continue
         running = bool(fleet.host(host).get("own_pids"))
         wanted = planned["workers"] * fleet.limits.worker_memory_mb
@@ -453,7 +455,7 @@ def model_alike(fleet: Fleet, say: Say) -> None:
             continue
         model = mapping(mapping(fleet.host(host).get("models")).get(path))
         state = model.get("state")
-        if state == "ok":
+        if state == "ok" and all(whole(model.get(key)) is not None for key in ("count", "bytes")):
             models[host] = model
         elif state == "missing" and any(
             one["check"] == "path" and str(one.get("value", "")).startswith(path) for one in fleet.findings(host)

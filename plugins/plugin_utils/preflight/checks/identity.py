@@ -180,15 +180,28 @@ def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int
                 values[Place(host, chip)] = number
             else:
                 answers[chip] = answer
-        if complain:
-            _spod_unread(say, host, chips, answers)
-        elif answers:
+        told = {} if complain else {chip: one for chip, one in answers.items() if one.number("super_pod_id") is None}
+        if told:
+            # super-pod says that nothing of this chip can be read.
             say.blocked(host)
+        _spod_unread(say, host, chips, {chip: one for chip, one in answers.items() if chip not in told})
     return values
 
 
+def _pods(fleet: Fleet, say: Say) -> dict[Place, int]:
+    """The super pod of every chip that tells it."""
+    found = {}
+    for host in say.hosts:
+        for chip in fleet.present_chips(host):
+            answer = fleet.answer(host, chip, "spod")
+            pod = answer.number("super_pod_id") if answer.ok else None
+            if pod is not None:
+                found[Place(host, chip)] = pod
+    return found
+
+
 _SPOD_UNREAD = Words(
-    "the super pod of chip {chips} of {host} cannot be read ({found}): {text}",
+    "the super pod information of chip {chips} of {host} cannot be read ({found}): {text}",
     "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`",
     "无法读取 {host} 芯片 {chips} 的超节点信息（{found}）：{text}",
     "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`",
@@ -222,7 +235,7 @@ def super_pod(fleet: Fleet, say: Say) -> None:
             say.error(_POD_CHIP, *place, expected=usual, found=value)
     odd = odd_ones(hosts)
     if odd is not None:
-        sdids = {place: fleet.answer(place.host, place.chip or 0, "spod").number("sdid") for place in values}
+        sdids = {place: fleet.answer(*_asked(place)).number("sdid") for place in values}
         if odd.usual is None:
             camps = {hosts[odd.majority[0]]: odd.majority, **odd.minority}
             found = "; ".join(f"{pod}: {names(p.host for p in places)}" for pod, places in sorted(camps.items()))
@@ -263,7 +276,7 @@ _INDEX = Words(
 def server_index(fleet: Fleet, say: Say) -> None:
     if not _used(fleet):
         return
-    pods = _per_host(_spod(fleet, say, "super_pod_id", complain=False))
+    pods = _per_host(_pods(fleet, say))
     indexes = _per_host(_spod(fleet, say, "server_index", complain=False))
     owners: dict[tuple[int | None, int], list[Place]] = collections.defaultdict(list)
     for place, index in indexes.items():
@@ -284,6 +297,17 @@ def server_index(fleet: Fleet, say: Say) -> None:
             )
 
 
+def _indexes(fleet: Fleet, say: Say) -> dict[Place, int]:
+    """The server index of every chip that tells it; server-index complains of the others."""
+    numbers = {place: fleet.answer(*_asked(place)).number("server_index") for place in _pods(fleet, say)}
+    return {place: number for place, number in numbers.items() if number is not None}
+
+
+def _asked(place: Place) -> tuple[str, int, str]:
+    assert place.chip is not None
+    return place.host, place.chip, "spod"
+
+
 _SDID = Words(
     "SDID {found} is on {places} in super pod {pod}",
     "see the super pod's management side and `npu-smi info -t spod-info`: every die has an SDID of its own",
@@ -296,8 +320,8 @@ def sdid_unique(fleet: Fleet, say: Say) -> None:
     """Within one super pod: between pods SDIDs repeat, and super-pod tells that."""
     if not _used(fleet):
         return
-    pods = _spod(fleet, say, "super_pod_id", complain=False)
-    indexes = _per_host(_spod(fleet, say, "server_index", complain=False))
+    pods = _pods(fleet, say)
+    indexes = _per_host(_indexes(fleet, say))
     per_pod: dict[int | None, dict[int, list[Place]]] = collections.defaultdict(lambda: collections.defaultdict(list))
     for place, sdid in _spod(fleet, say, "sdid", complain=False).items():
         per_pod[pods.get(place)][sdid].append(place)

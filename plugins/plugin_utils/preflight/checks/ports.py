@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import typing as t
 
-from ..fleet import Fleet, listing, whole
+from ..fleet import Fleet, listing, mapping, whole
 from ..verdicts import Place, Words
 from .say import Say, names, numbers
 
@@ -58,12 +58,12 @@ class _Probe(t.NamedTuple):
 
 def _probes(fleet: Fleet, host: str) -> list[_Probe]:
     out = []
-    for one in listing(fleet.host(host).get("probes")):
-        port = whole(one.get("port")) if isinstance(one, dict) else None
-        if port is not None and one.get("to") and one["to"] != host:
-            out.append(
-                _Probe(host, str(one["to"]), port, str(one.get("state") or "unknown"), str(one.get("address") or ""))
-            )
+    for raw in listing(fleet.host(host).get("probes")):
+        one = mapping(raw)
+        port, target = whole(one.get("port")), str(one.get("to") or "")
+        state = str(one.get("state") or "unknown") if port is not None and target else "unknown"
+        if target != host:
+            out.append(_Probe(host, target, port or 0, state, str(one.get("address") or "")))
     return out
 
 

@@ -301,6 +301,10 @@
     });
     var top = make("thead"); top.append(head); table.append(top, body);
     $("pings").replaceChildren(table);
+    /* Nothing in this table takes the focus, so the box that scrolls does. */
+    $("pings").setAttribute("tabindex", "0");
+    $("pings").setAttribute("role", "region");
+    $("pings").setAttribute("aria-labelledby", "pings-title");
   }
 
   function legend() {

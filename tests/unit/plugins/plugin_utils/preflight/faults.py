@@ -179,6 +179,11 @@ def other_driver(case: Case, host: str) -> None:
     case.facts[host]["npu"]["driver"]["driver"] = "24.1.rc3"
 
 
+@fault("firmware-fits", "warning", says=("[8.0.0,8.9.9]", "7.7.0.6.236"))
+def firmware_older_than_its_driver_wants(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["driver"]["compatible_firmware"] = "[8.0.0,8.9.9]"
+
+
 @fault("driver-equal", "unknown")
 def firmware_not_told(case: Case, host: str) -> None:
     case.facts[host]["npu"]["driver"]["firmware"] = None
@@ -237,6 +242,24 @@ def conf_is_a_folder(case: Case, host: str) -> None:
 @fault("hccn-conf", says=("addres_0",))
 def conf_malformed(case: Case, host: str) -> None:
     case.facts[host]["npu"]["hccn_conf"].update(state="malformed", lines_not_understood=["addres_0 192.0.2.1"])
+
+
+@fault("hccn-conf", hardware=("a2",))
+def conf_empty(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["hccn_conf"] = {"state": "empty", "chips": {}}
+
+
+@fault("hccn-conf", says=("become",))
+def conf_not_readable_by_the_tool(case: Case, host: str) -> None:
+    """Whatever is asked: one verdict, not one per question."""
+    for chip in case.chips():
+        for query in ("ip", "gateway", "netdetect"):
+            case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "conf_unreadable"}
+
+
+@fault("hccn-conf", "unknown", chip=CHIP, hardware=("a3",))
+def roce_address_not_read(case: Case, host: str) -> None:
+    unread(case, host, "ip")
 
 
 @fault("hccn-conf", "unknown")

@@ -76,6 +76,8 @@ def queries(hardware: str, number: int, chip: int) -> dict[str, t.Any]:
         "lldp": {"state": "ok", "ifname": f"400GE1/{number}/{chip}"},
         "tls": {"state": "ok", "tls_switch": 0},
     }
+    if hardware == "a5":
+        found = {"dev_info": {"state": "ok", "ports": [], "eids": {}}, "link": found["link"], "tls": found["tls"]}
     if hardware == "a3":
         found["vnic"] = {"state": "ok", "link": "UP", "ipaddr": vnic_ip(number, chip), "netmask": "255.255.0.0"}
         found["spod"] = {

@@ -421,4 +421,59 @@ def test_a_five_has_no_addresses_and_no_pings() -> None:
     case = fleets.good("a5")
     assert case.pings is not None and case.pings["results"] == []
     assert [one["why"] for one in case.pings["left_out"]] == ["no_ping"]
+    case.facts["d1"]["npu"]["hccn_conf"] = {"state": "missing", "chips": {}}
+    assert said(case.judge()) == []
+
+
+@pytest.mark.parametrize(("link", "severity"), [("NA", None), ("PARTIAL LINK", "warning"), ("DOWN", "error")])
+def test_ub_links_of_a_five(link: str, severity: str | None) -> None:
+    case = fleets.good("a5")
+    case.query("d1", 3, "link")["link"] = link
+    assert said(case.judge()) == ([("link", severity, "d1", 3)] if severity else [])
+    case.facts["d1"]["npu"]["chips"]["3"]["link"] = {"state": "timeout"}
+    assert said(case.judge()) == [("link", "unknown", "d1", 3)]
+
+
+def test_processes_that_npu_facts_has_marked() -> None:
+    case = fleets.good("a3")
+    for facts in case.facts.values():
+        facts["host"] = None
+    own = {"pid": 1, "name": "", "memory_mb": 58000, "own": True}
+    case.smi("d1", 7).update(processes=[own], hbm_used_mb=60000)
+    assert said(case.judge(tags=["hardware"])) == []
+    case.smi("d1", 7)["processes"].append({"pid": 2, "name": "x", "memory_mb": 1, "own": False})
+    assert said(case.judge(tags=["hardware"])) == [("chip-free", "error", "d1", 7)]
+
+
+def test_an_error_of_npu_smi_is_known_by_its_number_alone() -> None:
+    case = fleets.good("a3")
+    case.facts["d1"]["npu"]["npu_smi"] = {"state": "failed", "text": "", "code": -8020, "chips": {}}
+    assert "another container" in only(case.judge()).message
+
+
+@pytest.mark.parametrize(
+    ("named", "firmware", "fits"),
+    [
+        ("[7.0.0,8.9.9]", "7.7.0.6.236", True),
+        ("[7.0.0,8.9.9]", "8.9.9.1", True),
+        ("[7.0.0,8.9.9]", "9.0.0", False),
+        ("[1.0,2.0],[7.7.0.6,7.7.0.6]", "7.7.0.6.236", True),
+        ("[1.0,2.0], [7.8,7.9]", "7.7.0.6.236", False),
+        # What is not understood is not judged.
+        ("[V100R001C19]", "7.7.0.6.236", None),
+        ("[1.0,2.0.]", "7.7.0.6.236", None),
+        ("[1.0,2.0]", "7.7.RC1", None),
+        (None, "7.7.0.6.236", None),
+    ],
+)
+def test_firmware_that_the_driver_names(named: str | None, firmware: str, fits: bool | None) -> None:
+    case = fleets.good("a3", ("d1",))
+    case.facts["d1"]["npu"]["driver"].update(compatible_firmware=named, firmware=firmware)
+    report = case.judge()
+    assert report.cells["firmware-fits"].get("d1") == {True: "ok", False: "warning", None: None}[fits]
+
+
+def test_a_switch_without_a_port_name_is_a_switch() -> None:
+    case = fleets.good("a2")
+    case.query("d1", 3, "lldp").update(ifname=None, system_name="leaf-3")
     assert said(case.judge()) == []
