@@ -23,7 +23,7 @@ MODULES = {
 # What later tasks of the host ask for; everything else stays out of Ansible's variables.
 _KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "docker", "prepare")
 
-Answer = t.Dict[str, t.Any]
+Answer = dict[str, t.Any]
 
 
 class ActionModule(ActionBase):

@@ -49,7 +49,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("there is no plan in this run: run ascend.pd_serving.plan first")
         report = _judge(kept, view, variables, options)
         code = preflight.exit_code(report, warnings_fail=options["warnings_fail"])
-        display.display(preflight.render_matrix(report) if options["show"] == "matrix" or code else preflight.summary(report))
+        display.display(
+            preflight.render_matrix(report) if options["show"] == "matrix" or code else preflight.summary(report)
+        )
         result.update(exit_code=code, counts=preflight.to_json(report)["counts"])
         if options["directory"]:
             result["reports"] = _write(options["directory"], report, code)
@@ -111,7 +113,9 @@ def _write(directory: str, report: verdicts.Report, code: int) -> list[str]:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 stream.write(content)
     except OSError as problem:
-        raise AnsibleActionFail(f"preflight_report_dir: cannot write {problem.filename}: {problem.strerror}") from problem
+        raise AnsibleActionFail(
+            f"preflight_report_dir: cannot write {problem.filename}: {problem.strerror}"
+        ) from problem
     written = [str(folder / name) for name in contents]
     display.display(f"Written: {', '.join(written)}")
     return written

@@ -11,8 +11,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import probe_schedule
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.probe_schedule import Endpoint, Schedule, plan_probes
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import probes
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.probes import Endpoint, Schedule, plan_probes
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import as_json, base, one_host
 
 LAYERWISE = "MooncakeLayerwiseConnector"
@@ -22,8 +22,8 @@ SHARED = {15000, 17000, 20000, 35999, 60000, 60031}
 def found(schedule: Schedule) -> dict[tuple[str, str, str], list[int]]:
     """(kind, from, to) -> ports."""
     out: dict[tuple[str, str, str], list[int]] = {}
-    for source, probes in schedule.probes.items():
-        for one in probes:
+    for source, tried in schedule.probes.items():
+        for one in tried:
             out.setdefault((one.kind, source, one.to), []).append(one.port)
     return out
 
@@ -60,16 +60,16 @@ def test_two_prefill_one_decode() -> None:
 def test_what_is_tried_is_listened_on_and_nothing_else() -> None:
     schedule = plan_probes(as_json(base()))
     tried = collections.defaultdict(set)
-    for probes in schedule.probes.values():
-        assert len({(one.to, one.address, one.port) for one in probes}) == len(probes), "each once"
-        for one in probes:
+    for chosen in schedule.probes.values():
+        assert len({(one.to, one.address, one.port) for one in chosen}) == len(chosen), "each once"
+        for one in chosen:
             tried[one.to].add(Endpoint(one.address, one.port))
     assert {host: set(endpoints) for host, endpoints in schedule.listen.items()} == tried
     assert {endpoint.address for endpoint in schedule.listen["d1"]} == {"192.0.2.21"}
     # Nobody but the host itself needs the proxy's port here, and p1 does not try its own engines.
     assert {endpoint.port for endpoint in schedule.listen["p1"]} == SHARED | {36000, 36015}
-    assert probe_schedule.listen_options(schedule, "p1")[0] == {"address": "192.0.2.11", "port": 15000}
-    options = probe_schedule.probe_options(schedule, "p1")
+    assert probes.listen_options(schedule, "p1")[0] == {"address": "192.0.2.11", "port": 15000}
+    options = probes.probe_options(schedule, "p1")
     assert options[0] == {"to": "p2", "address": "192.0.2.12", "port": 7100}
     assert len(options) == len(schedule.probes["p1"]) and schedule.count == sum(map(len, schedule.probes.values()))
 
@@ -215,10 +215,10 @@ def test_the_same_plan_gives_the_same_schedule() -> None:
 def test_spread_and_ring_never_repeat_a_pair(most: int) -> None:
     for count in range(1, 40):
         hosts = [f"h{number}" for number in range(count)]
-        for chosen in (probe_schedule.ring(hosts, most), probe_schedule.spread(hosts, hosts, most)):
+        for chosen in (probes.ring(hosts, most), probes.spread(hosts, hosts, most)):
             assert len(set(chosen)) == len(chosen) == count * min(most, count - 1)
             assert all(source != to for source, to in chosen)
-    assert probe_schedule.spread(["a"], [], most) == [] == probe_schedule.spread([], ["a"], most)
+    assert probes.spread(["a"], [], most) == [] == probes.spread([], ["a"], most)
 
 
 def test_a_cap_of_nothing_is_refused() -> None:
@@ -233,7 +233,7 @@ def test_hosts_outside_the_limit_are_named() -> None:
     plan = as_json(base())
     schedule = plan_probes(plan, asked=["p1", "d1"])
     assert set(schedule.probes) == set(schedule.listen) == {"p1", "d1"}
-    assert pairs(schedule, *probe_schedule.KINDS) == {("p1", "d1"), ("d1", "p1")}
+    assert pairs(schedule, *probes.KINDS) == {("p1", "d1"), ("d1", "p1")}
     assert {row["why"] for row in schedule.left_out} == {"not_asked"}
     by_kind = {row["kind"]: (row["pairs"], sorted(row["hosts"])) for row in schedule.left_out}
     assert by_kind == {
@@ -249,10 +249,9 @@ def test_hosts_outside_the_limit_are_named() -> None:
 def test_ports_on_which_nobody_listens_are_not_tried() -> None:
     schedule = plan_probes(as_json(base()))
     answers: dict[str, dict[str, t.Any] | None] = {
-        host: {"bound": probe_schedule.listen_options(schedule, host), "live": [], "failed": []}
-        for host in schedule.listen
+        host: {"bound": probes.listen_options(schedule, host), "live": [], "failed": []} for host in schedule.listen
     }
-    assert probe_schedule.after_listening(schedule, answers) == schedule
+    assert probes.after_listening(schedule, answers) == schedule
     d1, p1 = answers["d1"], answers["p1"]
     assert d1 is not None and p1 is not None
     (rpc,) = [row for row in d1["bound"] if row["port"] == 12321]
@@ -260,7 +259,7 @@ def test_ports_on_which_nobody_listens_are_not_tried() -> None:
     d1["failed"].append({**rpc, "why": "in use"})
     p1["live"], p1["bound"] = p1["bound"], []
     answers["p2"] = None
-    left = probe_schedule.after_listening(schedule, answers)
+    left = probes.after_listening(schedule, answers)
     assert pairs(left, "rpc") == set() and ("d2", "d1") in pairs(left, "hccl")
     assert pairs(left, "kv") == {("d1", "p1"), ("d2", "p1")}, "what is live is tried as well"
     assert "p2" not in {one.to for probes in left.probes.values() for one in probes}
@@ -274,4 +273,4 @@ def test_ports_on_which_nobody_listens_are_not_tried() -> None:
 @pytest.mark.parametrize(("hosts", "forks", "seconds"), [(4, 5, 126), (1000, 50, 240), (1000, 5, 600)])
 def test_listeners_live_as_long_as_the_fleet_needs(hosts: int, forks: int, seconds: int) -> None:
     schedule = Schedule({}, {str(number): [] for number in range(hosts)}, [])
-    assert probe_schedule.lifetime(schedule, forks) == seconds
+    assert probes.lifetime(schedule, forks) == seconds
