@@ -49,14 +49,21 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("there is no plan in this run: run ascend.pd_serving.plan first")
         report = _judge(kept, view, variables, options)
         code = preflight.exit_code(report, warnings_fail=options["warnings_fail"])
-        display.display(
-            preflight.render_matrix(report) if options["show"] == "matrix" or code else preflight.summary(report)
-        )
+        matrix = options["show"] == "matrix"
+        if matrix:
+            display.display(preflight.render_matrix(report))
         result.update(exit_code=code, counts=preflight.to_json(report)["counts"])
         if options["directory"]:
             result["reports"] = _write(options["directory"], report, code)
+        refused: tuple[verdicts.Severity, ...] = ()
         if code and options["gate"] == "error":
-            result.update(failed=True, msg=f"Preflight: {preflight.summary(report)}. Nothing was changed on any host.")
+            refused = ("error", "warning") if code == 1 else ("error",)
+            lines = [] if matrix else ["", *preflight.verdict_lines(report, refused)]
+            summary = f"Preflight: {preflight.summary(report)}. Nothing was changed on any host."
+            result.update(failed=True, msg="\n".join([summary, *lines]).rstrip())
+        if not matrix:
+            shown = [severity for severity in verdicts.SHOWN if severity not in ("info", *refused)]
+            display.display("\n".join(preflight.verdict_lines(report, shown)), color=constants.COLOR_WARN)
         return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .html import render_html
 from .judge import judge
-from .matrix import render_matrix
+from .matrix import render_matrix, verdict_lines
 from .report import exit_code, summary, to_json
 from .schedule import module_options, ping_run, plan_pings
 from .view import plan_view
@@ -26,4 +26,5 @@ __all__ = [
     "render_matrix",
     "summary",
     "to_json",
+    "verdict_lines",
 ]

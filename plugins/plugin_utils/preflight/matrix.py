@@ -29,7 +29,7 @@ def render_matrix(report: Report) -> str:
     plural = "" if len(report.hosts) == 1 else "s"
     lines = [f"Preflight of cluster {report.cluster} ({report.hardware}): {len(report.hosts)} host{plural}", ""]
     lines += _table(report)
-    lines += _verdicts(report)
+    lines += verdict_lines(report)
     lines += _not_seen(report)
     lines.append(reports.summary(report) + ".")
     return "\n".join(lines)
@@ -102,10 +102,12 @@ def _bad_chips(report: Report, host: str) -> str:
     return "chips " + " ".join(parts) if parts else ""
 
 
-def _verdicts(report: Report) -> list[str]:
+def verdict_lines(report: Report, severities: t.Collection[Severity] = SHOWN) -> list[str]:
     """What is wrong alike in several places is said once, with the others named."""
     groups: dict[tuple[object, ...], list[Verdict]] = {}
     for one in report.verdicts:
+        if one.severity not in severities:
+            continue
         groups.setdefault((one.check, one.severity, one.words, one.expected, one.found), []).append(one)
     lines = []
     for alike in list(groups.values())[:MAX_VERDICTS]:

@@ -49,6 +49,20 @@ def _told_elsewhere(fleet: Fleet, host: str, finding: t.Mapping[str, t.Any]) -> 
     return other == "npu-smi" and fleet.has("npu", host) and fleet.smi_state(host) == "tool_missing"
 
 
+# What the module host_check looks at with one runtime only.
+_WITH_DOCKER = frozenset(("docker", "requests", "container", "image", "space"))
+_WITH_PROCESSES = frozenset(("executable",))
+
+
+def _looked_at(fleet: Fleet, host: str, check: str) -> bool:
+    """Whether host_check has looked at this at all on the host: silence is no good word without that."""
+    if check in (_WITH_DOCKER if fleet.view["runtime"] != "docker" else _WITH_PROCESSES):
+        return False
+    image = mapping(mapping(fleet.host(host).get("docker")).get("image"))
+    # An archive is only read where the image is missing, and whether one was given is not known here.
+    return check not in ("image", "space") or image.get("present") is True
+
+
 def of_host_check(fleet: Fleet, say: Say) -> None:
     """The findings of the module host_check with this check's id, as they are."""
     for host in say.hosts:
@@ -76,8 +90,14 @@ def of_host_check(fleet: Fleet, say: Say) -> None:
                 text=one.get("message") or "",
                 remedy=one.get("fix") or "",
             )
-        if not found:
+        if not found and _needs_daemon(say.check.id) and any(one["check"] == "docker" for one in fleet.findings(host)):
+            say.blocked(host)
+        elif not found and _looked_at(fleet, host, say.check.id):
             say.ok(host)
+
+
+def _needs_daemon(check: str) -> bool:
+    return check in ("container", "image", "space")
 
 
 # Network card ---------------------------------------------------------------------------------------------------------
