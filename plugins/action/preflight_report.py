@@ -35,6 +35,7 @@ class ActionModule(ActionBase):
                 "directory": {"type": "path"},
                 "gate": {"type": "str", "choices": ["error", "warn"], "default": "error"},
                 "warnings_fail": {"type": "bool", "default": False},
+                "unknown_fails": {"type": "bool", "default": False},
                 "coming": {"type": "list", "elements": "str", "default": []},
                 "ping_mode": {"type": "str", "default": "rail"},
                 "ping_peers": {"type": "int", "default": 8},
@@ -48,7 +49,9 @@ class ActionModule(ActionBase):
         if view is None:
             raise AnsibleActionFail("there is no plan in this run: run ascend.pd_serving.plan first")
         report = _judge(kept, view, variables, options)
-        code = preflight.exit_code(report, warnings_fail=options["warnings_fail"])
+        code = preflight.exit_code(
+            report, warnings_fail=options["warnings_fail"], unknown_fails=options["unknown_fails"]
+        )
         matrix = options["show"] == "matrix"
         if matrix:
             display.display(preflight.render_matrix(report))
@@ -57,7 +60,7 @@ class ActionModule(ActionBase):
             result["reports"] = _write(options["directory"], report, code)
         refused: tuple[verdicts.Severity, ...] = ()
         if code and options["gate"] == "error":
-            refused = ("error", "warning") if code == 1 else ("error",)
+            refused = ("error", "unknown", "warning") if code == 1 else ("error",)
             lines = [] if matrix else ["", *preflight.verdict_lines(report, refused)]
             summary = f"Preflight: {preflight.summary(report)}. Nothing was changed on any host."
             result.update(failed=True, msg="\n".join([summary, *lines]).rstrip())

@@ -29,6 +29,10 @@ options:
     description: Whether warnings fail, too.
     type: bool
     default: false
+  unknown_fails:
+    description: Whether what could not be read fails, too.
+    type: bool
+    default: false
   coming:
     description: Checks of M(ascend.pd_serving.host_check) that are left out, since the run is about to put them right.
     type: list
