@@ -84,13 +84,12 @@ def _edge(ping: f.PingResult) -> Edge:
 def _judged(fleet: Fleet, say: Say) -> list[f.PingResult]:
     """Pings that say something about the network: not those of chips whose fault has a verdict of its own."""
     hosts = set(say.hosts)
-    usable = {Place(host, chip) for host in hosts for chip in fleet.chips(host)}
-    if fleet.plane == "roce":
-        usable = {place for place in usable if not fleet.link_down(place.host, place.chip or 0)}
+    usable = {Place(host, chip) for host in hosts for chip in fleet.chips(host) if not fleet.port_down(host, chip)}
     out = []
     for ping in fleet.pings.get("results") or []:
         a, b = _edge(ping)
-        if a in usable and b in usable:
+        pods = {fleet.super_pod(a.host), fleet.super_pod(b.host)} - {None}
+        if a in usable and b in usable and len(pods) < 2:
             out.append(ping)
         elif ping.get("state") != "ok":
             for place in (a, b):
