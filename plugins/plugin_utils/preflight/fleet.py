@@ -12,7 +12,6 @@ import re
 import typing as t
 
 from . import facts as f
-from .verdicts import Place
 
 UNANSWERED = frozenset({"busy", "timeout", "denied", "failed", "unknown", "tool_missing", "unsupported"})
 HCCN_CONF = "/etc/hccn.conf"
@@ -349,18 +348,3 @@ class Fleet:
         for ping in self.pings.get("results") or []:
             states[ping["from_host"]].add(ping.get("state"))
         return dict(states)
-
-    @functools.cached_property
-    def ping_outcomes(self) -> dict[Place, list[bool]]:
-        """For each chip, whether each ping that it sent or was the target of passed."""
-        outcomes: dict[Place, list[bool]] = collections.defaultdict(list)
-        for ping in self.pings.get("results") or []:
-            passed = ping.get("state") == "ok" and ping.get("loss_percent") == 0
-            outcomes[Place(ping["from_host"], ping["from_chip"])].append(passed)
-            outcomes[Place(ping["to_host"], ping["to_chip"])].append(passed)
-        return outcomes
-
-    def pings_pass(self, host: str, chip: int) -> bool | None:
-        """Whether every ping of a chip passed; None when there was none."""
-        outcomes = self.ping_outcomes.get(Place(host, chip))
-        return all(outcomes) if outcomes else None
