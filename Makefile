@@ -14,6 +14,7 @@ ARGS ?=
 PYTHON_BIN := .venv/bin/python
 PLAYBOOK := .venv/bin/ansible-playbook
 REHEARSE := -i "$(INVENTORY)" -e pd_rehearsal=true
+LAYERWISE := -e pd_connector=MooncakeLayerwiseConnector
 
 # Also found when the checkout is world-writable, where Ansible would ignore the file.
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -37,19 +38,26 @@ setup-dev: ## The same, and what the tests and linters need
 .PHONY: demo
 demo: setup ## Rehearse the four-host 2P1D example on this machine
 	$(PLAYBOOK) site.yml $(REHEARSE) $(ARGS)
-	@$(demo_hints)
+	@$(call demo_hints,$(ARGS))
 
 .PHONY: demo-layerwise
 demo-layerwise: setup ## The same with the layerwise connector and its proxy
-	$(PLAYBOOK) site.yml $(REHEARSE) -e pd_connector=MooncakeLayerwiseConnector $(ARGS)
-	@$(demo_hints)
+	$(PLAYBOOK) site.yml $(REHEARSE) $(LAYERWISE) $(ARGS)
+	@$(call demo_hints,$(LAYERWISE) $(ARGS))
 
+# The arguments of the run belong to the next ones too: without them status would miss another configuration.
 define demo_hints
 echo; \
 echo 'The rehearsal goes on running. Next:'; \
-echo '  look:  $(PLAYBOOK) status.yml $(REHEARSE)'; \
-echo '  stop:  make demo-stop'
+echo '  look:  $(call quoted,$(strip $(PLAYBOOK) status.yml $(REHEARSE) $(1)))'; \
+echo '  stop:  $(call quoted,make demo-stop$(DEMO_SETTINGS))'
 endef
+
+# For a word in single quotes.
+quoted = $(subst ','\'',$(1))
+
+# What a verb was told on the command line and its counterpart has to be told as well.
+DEMO_SETTINGS = $(if $(filter-out file,$(origin INVENTORY)), INVENTORY="$(INVENTORY)")$(if $(ARGS), ARGS="$(ARGS)")
 
 .PHONY: demo-stop
 demo-stop: setup ## Stop the rehearsal
@@ -67,8 +75,11 @@ test-unit: setup-dev ## Run the unit tests only
 test-integration: setup-dev ## Run the integration tests only
 	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
 
-# The lab's verbs need root and these Debian packages: podman runc mmdebstrap iproute2 openssh-client.
-LABCTL := PATH="$(CURDIR)/.venv/bin:$$PATH" molecule/lab/labctl
+# The lab's verbs need root and these Debian packages: podman runc mmdebstrap iproute2 openssh-client mount.
+# exec: a signal to make reaches the command itself.
+LABCTL := exec env PATH="$(CURDIR)/.venv/bin:$$PATH" molecule/lab/labctl
+# A lab for the verb alone, so that it meets neither another verb nor the lab of `make lab`.
+LAB_OF = export LAB_NAME="$${LAB_NAME:-$(1)}"; $(LABCTL) run --alone
 
 .PHONY: lab-image
 lab-image: setup ## Make the lab's root file system and engine images, where not up to date
@@ -79,16 +90,16 @@ lab: lab-image ## Boot hosts with sshd and Docker on this machine: make lab HOST
 	$(LABCTL) up $(HOSTS)
 
 .PHONY: lab-down
-lab-down: ## Remove the lab's hosts
+lab-down: ## Remove the hosts of `make lab`, or of the lab that LAB_NAME names
 	$(LABCTL) down
 
 .PHONY: test-lab
 test-lab: setup-dev lab-image ## Run the Molecule scenarios in the lab
-	$(LABCTL) run molecule test --all --no-command-borders $(ARGS)
+	$(call LAB_OF,molecule) molecule test --all --no-command-borders $(ARGS)
 
 .PHONY: test-hosts
-test-hosts: setup-dev lab-image ## Run the tests of faults, operators and access in the lab
-	$(LABCTL) run .venv/bin/python -m pytest tests/lab --junitxml=tests/output/lab.xml $(ARGS)
+test-hosts: setup-dev lab-image ## Run the tests of faults, operators and access in the lab (not in .ci/run, for time)
+	$(call LAB_OF,hosts) .venv/bin/python -m pytest tests/lab --junitxml=tests/output/lab.xml $(ARGS)
 
 .PHONY: lint
 lint: setup-dev ## Run all linters and type checks, and check what a release would hold
@@ -106,7 +117,7 @@ benchmark: setup-dev ## Measure the planner and the playbooks
 
 .PHONY: benchmark-lab
 benchmark-lab: setup-dev lab-image ## Measure site.yml over SSH in the lab
-	$(LABCTL) run .venv/bin/python -m benchmarks.lab $(ARGS)
+	$(call LAB_OF,benchmark) .venv/bin/python -m benchmarks.lab $(ARGS)
 
 .PHONY: build
 build: setup ## Build the collection's artifact into build/

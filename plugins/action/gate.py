@@ -55,6 +55,8 @@ class ActionModule(ActionBase):
         overview = slices.read(constants.DEFAULT_LOCAL_TMP, slices.CLUSTER_FILE) or {}
         waiting = _Wait(host, units, overview, set(variables["ansible_play_hosts_all"]), options)
         result.update(self._wait(waiting, slice_, variables, options))
+        for note in result.get("not_judged", ()):
+            display.display(f"not judged: {note}")
         return result
 
     def _wait(

@@ -12,7 +12,7 @@ import time
 import typing as t
 
 from ansible import constants
-from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -29,6 +29,13 @@ display = Display()
 FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
 
 
+class _Refused(Exception):
+    """The plan cannot be made or shown as asked; the text is all that a user needs to read.
+
+    Not Ansible's own: to that it adds the text of the exception behind it, which says the same again.
+    """
+
+
 class ActionModule(ActionBase):
     """Runs on the controller only; no connection is opened."""
 
@@ -42,20 +49,29 @@ class ActionModule(ActionBase):
                 "out": {"type": "path"},
                 "query": {"type": "str"},
                 "show": {"type": "bool", "default": True},
-                "rehearsal": {"type": "bool", "default": False},
+                "rehearsal": {"type": "raw", "default": False},
                 "rehearsal_dir": {"type": "path"},
             }
         )
+        try:
+            return self._run(options, task_vars or {}, result)
+        except _Refused as problem:
+            return {**result, "failed": True, "msg": str(problem)}
+
+    def _run(
+        self, options: dict[str, t.Any], task_vars: dict[str, t.Any], result: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
+        options["rehearsal"] = _switch("pd_rehearsal", options["rehearsal"])
         missing = variables.missing_libraries()
         if missing:
-            raise AnsibleActionFail(
+            raise _Refused(
                 f"the controller's Python ({sys.executable}) lacks {', '.join(missing)}: {sys.executable} -m pip install {' '.join(missing)}"
             )
-        hostvars = (task_vars or {})["hostvars"]
+        hostvars = task_vars["hostvars"]
         started = time.monotonic()
         source = collect.collect(hostvars)
         if not source["hosts"]:
-            raise AnsibleActionFail(
+            raise _Refused(
                 "the inventory has no hosts in the groups prefill and decode; give one with -i, for example -i inventories/2p1d"
             )
         state = self._rehearsal_state(options, source, hostvars) if options["rehearsal"] else None
@@ -73,9 +89,9 @@ class ActionModule(ActionBase):
                     self._build_hosts(plan, source)
                     rehearsal.warm_up(state)
         except rehearsal.RehearsalError as problem:
-            raise AnsibleActionFail(str(problem)) from problem
+            raise _Refused(str(problem)) from problem
         except OSError as problem:
-            raise AnsibleActionFail(f"cannot write {problem.filename}: {problem.strerror}") from problem
+            raise _Refused(f"cannot write {problem.filename}: {problem.strerror}") from problem
         self._show(plan, options, time.monotonic() - started)
         result["errors"] = len(plan.errors)
         result["warnings_found"] = len(plan.findings) - len(plan.errors)
@@ -83,7 +99,7 @@ class ActionModule(ActionBase):
             self._query(options["query"], encoded, result)
         if plan.errors:
             result["failed"] = True
-            result["msg"] = f"The plan has {report.verdict(plan.findings)} No host was touched.\n" + "\n".join(
+            result["msg"] = f"No host was touched. The plan has {report.verdict(plan.findings)}\n" + "\n".join(
                 report.finding_lines(plan.errors)
             )
         return result
@@ -107,13 +123,15 @@ class ActionModule(ActionBase):
         try:
             import jmespath
         except ImportError as problem:
-            raise AnsibleActionFail(
+            raise _Refused(
                 f"pd_query needs the Python library jmespath: {sys.executable} -m pip install jmespath"
             ) from problem
         try:
             found = jmespath.search(query, json.loads(encoded))
         except jmespath.exceptions.JMESPathError as problem:
-            raise AnsibleActionFail(f"pd_query {query!r} is no JMESPath expression: {problem}") from problem
+            raise _Refused(f"pd_query {query!r} is no JMESPath expression: {problem}") from problem
+        if found is None:
+            display.warning(f"pd_query {query!r} matches nothing in this plan (docs/plan.md has its keys)")
         display.display(json.dumps(found, indent=2, ensure_ascii=False))
         result["query_result"] = found
 
@@ -127,7 +145,7 @@ class ActionModule(ActionBase):
             if name in rehearsal.OVERRIDDEN or name.startswith(("ansible_become", "ansible_ssh"))
         )
         if stronger:
-            raise AnsibleActionFail(
+            raise _Refused(
                 f"a rehearsal stays on this machine, but -e {', '.join(stronger)} would overrule that; leave it out of the command line"
             )
         first = next(iter(source["hosts"].values()))
@@ -150,6 +168,14 @@ class ActionModule(ActionBase):
             if slice_ is not None:
                 chips = int(values.get("pd_chips_per_node") or plan.cluster.hardware.chips_per_node)
                 rehearsal.build_host(slice_, chips, FILES, upstream, sys.executable)
+
+
+def _switch(name: str, value: t.Any) -> bool:
+    """A switch of the command line, where every value is text."""
+    try:
+        return bool(boolean(value))
+    except TypeError:
+        raise _Refused(f"{name} must be true or false; it is {value!r}") from None
 
 
 def _write_private(path: str, content: bytes) -> None:

@@ -69,7 +69,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import connectors, ports
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import ports, tables, variables
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import ROLES
 
 
@@ -87,12 +87,15 @@ def port_ranges(
     """Return the ranges one placement listens on."""
     if role not in ROLES:
         raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: role must be one of {', '.join(ROLES)}, not {role!r}")
-    if connector not in connectors.TRANSPORTS:
-        known = ", ".join(connectors.TRANSPORTS)
+    if connector not in tables.TRANSPORTS:
+        known = ", ".join(tables.TRANSPORTS)
         raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: connector must be one of {known}, not {connector!r}")
     try:
-        numbers = [_whole(number) for number in (kv_port, dp_rank_start, dp_size_local, tp_size, pp_size, pcp_size)]
-        first_api = None if api_port is None else _whole(api_port)
+        numbers = [
+            variables.whole_number(number)
+            for number in (kv_port, dp_rank_start, dp_size_local, tp_size, pp_size, pcp_size)
+        ]
+        first_api = None if api_port is None else variables.whole_number(api_port)
     except (TypeError, ValueError) as problem:
         raise AnsibleFilterError(
             f"ascend.pd_serving.port_ranges: every size and port is a whole number: {problem}"
@@ -100,18 +103,12 @@ def port_ranges(
     base, start, local, *sizes = numbers
     if start < 0 or min(local, *sizes) < 1:
         raise AnsibleFilterError("ascend.pd_serving.port_ranges: sizes are 1 or more, dp_rank_start 0 or more")
-    listen = ports.kv_listen(connectors.TRANSPORTS[connector], role, base, start, local, *sizes)
+    listen = ports.kv_listen(tables.TRANSPORTS[connector], role, base, start, local, *sizes)
     out = {"kv_listen": list(listen or ()), "api": [] if first_api is None else list(ports.api_ports(first_api, local))}
     for name, found in out.items():
         if found and not 1 <= found[0] <= found[1] <= 65535:
             raise AnsibleFilterError(f"ascend.pd_serving.port_ranges: {name} {found[0]}-{found[1]} leaves 1-65535")
     return out
-
-
-def _whole(value: t.Any) -> int:
-    if isinstance(value, (bool, float)):
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
 
 
 class FilterModule:

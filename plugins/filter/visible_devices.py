@@ -42,7 +42,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import layout
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import layout, variables
 
 
 def visible_devices(chips: t.Any, mapped_chips: t.Any = None) -> str:
@@ -59,18 +59,12 @@ def _numbers(chips: t.Any, what: str) -> list[int]:
     if isinstance(chips, str) or not isinstance(chips, c.Sequence) or not chips:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what} must be a list of chip numbers")
     try:
-        numbers = [_whole(chip) for chip in chips]
+        numbers = [variables.whole_number(chip) for chip in chips]
     except (TypeError, ValueError) as problem:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what}: {problem}") from problem
     if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise AnsibleFilterError(f"ascend.pd_serving.visible_devices: {what} names a chip twice or a negative one")
     return numbers
-
-
-def _whole(value: t.Any) -> int:
-    if isinstance(value, (bool, float)):
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
 
 
 class FilterModule:

@@ -48,6 +48,7 @@ class Look:
     findings: list[Finding]
     containers: list[Container] = dataclasses.field(default_factory=list)
     version: Version | None = None
+    has_image: bool = False
 
 
 def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], image: str, archive: str) -> Look:
@@ -60,10 +61,11 @@ def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], i
         containers = docker.containers()
         findings += check_names(site.cluster, containers, names)
         findings += check_chips(site.cluster, containers, names, chips)
-        findings += check_image(docker, site.root, image, archive)
+        has_image = bool(image) and docker.has_image(image)
+        findings += [] if has_image else check_image(docker, site.root, image, archive)
     except DockerError as error:
         return Look([*findings, finding("docker", "pd_runtime", "docker", str(error), error.fix)])
-    return Look(findings, containers, version)
+    return Look(findings, containers, version, has_image)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def _taken_finding(container: Container, own: bool, chips: list[int]) -> Finding
 
 def check_image(docker: Docker, root: str, image: str, archive: str) -> list[Finding]:
     """An image that is missing must be in the archive, and that must fit. Without one it is pulled: not known here."""
-    if not image or not archive or docker.has_image(image):
+    if not image or not archive:
         return []
     path = units.under(root, archive)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import typing as t
 
 RESERVED_PORTS = "net.ipv4.ip_local_reserved_ports"
 HUGEPAGES = "vm.nr_hugepages"
@@ -48,8 +49,13 @@ def parse_ports(text: str) -> list[tuple[int, int]]:
 
 def merged_ports(*texts: str) -> str:
     """One list out of several, sorted, joined where they touch: the way the kernel writes it back."""
+    return joined(pair for text in texts for pair in parse_ports(text))
+
+
+def joined(pairs: t.Iterable[tuple[int, int]]) -> str:
+    """Ranges of ports as one list: sorted, joined where they touch."""
     out: list[list[int]] = []
-    for first, last in sorted(pair for text in texts for pair in parse_ports(text)):
+    for first, last in sorted(pairs):
         if out and first <= out[-1][1] + 1:
             out[-1][1] = max(out[-1][1], last)
         else:

@@ -21,16 +21,13 @@ is the reaper of everything below it (PR_SET_CHILD_SUBREAPER), so processes that
 
 from __future__ import annotations
 
-import argparse
 import collections
-import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
 import errno
 import fcntl
 import hashlib
-import http.client
 import json
 import math
 import os
@@ -192,8 +189,10 @@ def _build_process(raw: t.Any, where: str) -> Process:
     if not isinstance(argv, list) or not argv:
         raise SpecError(f"{where}: argv must be a list with at least the command")
     for i, word in enumerate(argv):
-        if not isinstance(word, str) or not word:
-            raise SpecError(f"{where}: argv[{i}] must be a text that is not empty, not {_show(word)}")
+        if not isinstance(word, str):
+            raise SpecError(f"{where}: argv[{i}] must be a text, not {_show(word)}")
+        if not word and i == 0:
+            raise SpecError(f"{where}: argv[0] is the command and must not be empty")
         _refuse_unusable_text(word, f"{where}: argv[{i}]")
     label = raw.get("label", name)
     if not isinstance(label, str) or not label or not label.isprintable():
@@ -1117,6 +1116,9 @@ def probe(url: str, timeout: float = HEALTH_TIMEOUT) -> tuple[str, str]:
 
     vLLM opens its port only when the engine is up, so a refused connection means that it still loads.
     """
+    # Imported where it is used: most modules that import this file ask no page, and it is half of their start-up time.
+    import http.client
+
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout)
     try:
@@ -1133,6 +1135,8 @@ def probe(url: str, timeout: float = HEALTH_TIMEOUT) -> tuple[str, str]:
 
 def probe_all(urls: t.Iterable[str], timeout: float = HEALTH_TIMEOUT) -> dict[str, tuple[str, str]]:
     """Ask many health pages at once."""
+    import concurrent.futures  # see probe
+
     wanted = sorted(set(urls))
     if not wanted:
         return {}
@@ -1249,6 +1253,8 @@ def _run(unit_dir: str, log_dir: str) -> int:
 
 def main(arguments: t.Sequence[str] | None = None) -> int:
     """The script; returns the exit code."""
+    import argparse  # see probe
+
     parser = argparse.ArgumentParser(prog="launcher.py", description="Supervise the processes of one unit.")
     parser.add_argument("verb", choices=("run", "check", "health"))
     parser.add_argument("--unit-dir", required=True, help="folder with launch.json; state.json is written there")

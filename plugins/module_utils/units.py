@@ -21,7 +21,7 @@ import sys
 import time
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, procfs
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, procfs
 
 LAUNCHER_FILE = "launcher.py"
 LAUNCHER_LOG = "launcher.log"
@@ -44,17 +44,9 @@ GUARD_PATIENCE = 2.0
 
 IN_CONTAINER = "it runs in a container, which has to be stopped first"
 
-MASK = "********"
-
-SHORTEST_SECRET = 6
-"""Shorter values would blot out parts of ordinary words in every message."""
-
 State = t.Dict[str, t.Any]
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]+\Z")
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE", re.IGNORECASE)
-_LOGIN_IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
-_SECRET_OPTION = re.compile(r"--api[-_]key\Z")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -103,6 +95,22 @@ class Site:
             for entry in entries
             if _NAME.match(entry) and os.path.isfile(os.path.join(self.folder, entry, launcher.SPEC_FILE))
         )
+
+
+SITE_OPTIONS = {
+    "cluster": {"type": "str", "required": True},
+    "root": {"type": "str", "default": ""},
+    "base_dir": {"type": "str", "default": Site.base_dir},
+}
+"""Options of every module that looks at a cluster's units (documentation fragment ascend.pd_serving.site)."""
+
+LOG_OPTIONS = {"log_dir": {"type": "str", "default": Site.log_dir}}
+"""Options of those that look at logs as well (documentation fragment ascend.pd_serving.site.logs)."""
+
+
+def site_of(params: t.Mapping[str, t.Any]) -> Site:
+    """The cluster that a module's parameters are about."""
+    return Site(**{name: params[name] for name in (*SITE_OPTIONS, *LOG_OPTIONS) if name in params})
 
 
 def under(root: str, path: str) -> str:
@@ -400,7 +408,7 @@ def _is_as_wanted(path: str, file: File) -> bool:
 
 
 def secrets(spec: t.Any) -> set[str]:
-    """Values in a spec that must not be printed: of secret-looking variables, and of --api-key."""
+    """Values in a spec that must not be printed: of secret-looking variables and options."""
     found: set[str] = set(_secret_variables(_container(spec)).values())
     for process in _processes(spec):
         found.update(_secret_variables(process).values())
@@ -413,7 +421,7 @@ def secrets(spec: t.Any) -> set[str]:
 def hide_secrets(hidden: set[str], specs: t.Iterable[t.Any]) -> None:
     """Add to what Ansible blots out wherever it prints: it shows a module's arguments when asked to."""
     for spec in specs:
-        hidden.update(value for value in secrets(spec) if len(value) >= SHORTEST_SECRET)
+        hidden.update(value for value in secrets(spec) if len(value) >= masking.SHORTEST_SECRET)
 
 
 def masked(spec: t.Any) -> t.Any:
@@ -421,15 +429,15 @@ def masked(spec: t.Any) -> t.Any:
     shown = copy.deepcopy(spec)
     for part in (_container(shown), *_processes(shown)):
         for name in _secret_variables(part):
-            part["env"][name] = MASK
+            part["env"][name] = masking.MASK
     for process in _processes(shown):
         words = _argv(process)
         hidden = _secret_words(words)
         for i, word in enumerate(words):
             if i in hidden:
-                process["argv"][i] = MASK
+                process["argv"][i] = masking.MASK
             elif _is_secret_assignment(word):
-                process["argv"][i] = word.split("=", 1)[0] + "=" + MASK
+                process["argv"][i] = word.split("=", 1)[0] + "=" + masking.MASK
     return shown
 
 
@@ -453,11 +461,7 @@ def _container(spec: t.Any) -> dict[str, t.Any]:
 def _secret_variables(part: t.Mapping[str, t.Any]) -> dict[str, str]:
     env = part.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
-    return {
-        name: value
-        for name, value in pairs
-        if isinstance(value, str) and (_SECRET_NAME.search(name) or _LOGIN_IN_URL.search(value))
-    }
+    return {name: value for name, value in pairs if isinstance(value, str) and masking.is_secret_variable(name, value)}
 
 
 def _argv(process: t.Mapping[str, t.Any]) -> list[str]:
@@ -471,14 +475,14 @@ def _secret_words(words: t.Sequence[str]) -> list[int]:
     within = False
     for i, word in enumerate(words):
         if word.startswith("--"):
-            within = bool(_SECRET_OPTION.match(word))
+            within = masking.is_secret_option(word[2:])
         elif within:
             found.append(i)
     return found
 
 
 def _is_secret_assignment(word: str) -> bool:
-    return "=" in word and bool(_SECRET_OPTION.match(word.split("=", 1)[0]))
+    return word.startswith("--") and "=" in word and masking.is_secret_option(word[2:].split("=", 1)[0])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

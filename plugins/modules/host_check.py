@@ -16,18 +16,6 @@ description:
     container has. It asks the daemon itself, and needs neither the docker command nor any library for that.
   - Never fails because of what it finds, and changes nothing.
 options:
-  cluster:
-    description: Name of the cluster. A port that one of its own running units holds is not taken.
-    type: str
-    required: true
-  root:
-    description: Put before every path of the host; for rehearsals.
-    type: str
-    default: ''
-  base_dir:
-    description: Folder of all clusters.
-    type: str
-    default: /opt/pd_serving
   chips:
     description: Physical ids of the chips that are needed, C(/dev/davinci<id>).
     type: list
@@ -39,7 +27,7 @@ options:
     elements: str
     default: []
   ports:
-    description: Port ranges that must be free.
+    description: Port ranges that must be free, but for what running units of this cluster hold.
     type: list
     elements: dict
     default: []
@@ -132,6 +120,18 @@ options:
       - Empty when the image would be pulled; whether that works is not checked.
     type: str
     default: ''
+  reserved_ports:
+    description: Ports that the kernel shall keep out of its ephemeral range; left out when nothing is asked.
+    type: str
+  hugepages:
+    description: Number of hugepages that the kernel shall have; left out when nothing is asked.
+    type: int
+  sysctl_file:
+    description: File that keeps both.
+    type: path
+    default: /etc/sysctl.d/90-pd_serving.conf
+extends_documentation_fragment:
+  - ascend.pd_serving.site
 attributes:
   check_mode:
     support: full
@@ -199,6 +199,15 @@ findings:
       value: 7100
       message: 'port 7100-7115 of the API of decode: 0.0.0.0:7100 is taken by pid 4711 (nginx)'
       fix: end that process, or set pd_api_port to other ports
+prepare:
+  description:
+    - What of a host for containers is not yet as asked for. V(requests), the Python library is missing; V(kernel),
+      O(reserved_ports) or O(hugepages) do not hold or are not kept; V(image), O(image) is not there.
+    - Empty with O(engine=none).
+  returned: always
+  type: list
+  elements: str
+  sample: [kernel, image]
 docker:
   description: The docker daemon; null when it was not looked for or cannot be asked.
   returned: always
@@ -218,7 +227,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, kernel, units
 
 
 def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_check.Look:
@@ -230,13 +239,24 @@ def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_ch
     )
 
 
+def left_to_prepare(seen: docker_check.Look, params: t.Mapping[str, t.Any]) -> list[str]:
+    """What roles host and image would change. They are not asked themselves: each look costs a task on every host."""
+    if params["engine"] == "none":
+        return []
+    wanted = kernel.plan(params["sysctl_file"], params["reserved_ports"], params["hugepages"])
+    left = {
+        "requests": any(finding["check"] == "requests" for finding in seen.findings),
+        "kernel": bool(wanted.values) and wanted.needed,
+        "image": bool(params["image"]) and not seen.has_image,
+    }
+    return [name for name, missing in left.items() if missing]
+
+
 def main() -> None:
     text = {"type": "str", "default": ""}
     module = AnsibleModule(
         argument_spec={
-            "cluster": {"type": "str", "required": True},
-            "root": {"type": "str", "default": ""},
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
+            **units.SITE_OPTIONS,
             "chips": {"type": "list", "elements": "int", "default": []},
             "device_nodes": {"type": "list", "elements": "str", "default": []},
             "ports": {
@@ -273,13 +293,16 @@ def main() -> None:
             "containers": {"type": "list", "elements": "str", "default": []},
             "image": text,
             "image_source": text,
+            "reserved_ports": {"type": "str"},
+            "hugepages": {"type": "int"},
+            "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-pd_serving.conf"},
         },
         supports_check_mode=True,
     )
     params = module.params
     environ = units.launch_environment(params["environment"])
     try:
-        site = units.Site(params["cluster"], params["root"], params["base_dir"])
+        site = units.site_of(params)
         seen = look_at_engine(site, params)
         findings = [
             *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),
@@ -290,13 +313,14 @@ def main() -> None:
                 site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers
             ),
         ]
-    except (units.UnitError, OSError) as error:
+        prepare = left_to_prepare(seen, params)
+    except (units.UnitError, kernel.KernelError, OSError) as error:
         module.fail_json(msg=str(error))
     for finding in findings:
         if finding["severity"] == "warning":
             module.warn(f"{finding['message']}. Fix: {finding['fix']}")
     docker = None if seen.version is None else dataclasses.asdict(seen.version)
-    module.exit_json(changed=False, findings=findings, docker=docker)
+    module.exit_json(changed=False, findings=findings, prepare=prepare, docker=docker)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,6 @@ options:
     type: str
     choices: [started, stopped, written]
     default: started
-  cluster:
-    description: Name of the cluster, as in the names of its folders.
-    type: str
-    required: true
   units:
     description: The units this is about.
     type: list
@@ -77,28 +73,19 @@ options:
     type: list
     elements: str
     default: []
-  root:
-    description: Put before every path of the host; for rehearsals.
-    type: str
-    default: ''
   environment:
     description:
       - Laid over the environment that the launcher is started with. A change of it alone starts nothing anew.
     type: dict
     default: {}
-  base_dir:
-    description: Folder of all clusters. A unit lives in C(<base_dir>/<cluster>/<unit>).
-    type: str
-    default: /opt/pd_serving
-  log_dir:
-    description: Folder of all logs. A process logs to C(<log_dir>/<cluster>/<unit>/<process>.log).
-    type: str
-    default: /var/log/pd_serving
   stop_timeout:
     description:
       - Seconds that a launcher has for an ordered stop before it and all it started are killed.
       - By default the C(stop_grace_seconds) of the spec that runs, and 15 seconds more.
     type: float
+extends_documentation_fragment:
+  - ascend.pd_serving.site
+  - ascend.pd_serving.site.logs
 attributes:
   check_mode:
     support: full
@@ -197,7 +184,7 @@ class Launch:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         params = module.params
-        self.site = units.Site(params["cluster"], params["root"], params["base_dir"], params["log_dir"])
+        self.site = units.site_of(params)
         self.environ = units.launch_environment(params["environment"])
         self.results: dict[str, dict[str, t.Any]] = {}
         self.diffs: list[dict[str, str]] = []
@@ -367,7 +354,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["started", "stopped", "written"], "default": "started"},
-            "cluster": {"type": "str", "required": True},
+            **units.SITE_OPTIONS,
+            **units.LOG_OPTIONS,
             "units": {
                 "type": "list",
                 "elements": "dict",
@@ -388,10 +376,7 @@ def main() -> None:
                 },
             },
             "restart": {"type": "list", "elements": "str", "default": []},
-            "root": {"type": "str", "default": ""},
             "environment": {"type": "dict", "default": {}},
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
-            "log_dir": {"type": "str", "default": "/var/log/pd_serving"},
             "stop_timeout": {"type": "float"},
         },
         supports_check_mode=True,

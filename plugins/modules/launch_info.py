@@ -16,10 +16,6 @@ description:
   - Works for units in containers too, as long as their folders are mounted from this host.
   - Changes nothing, and uses no proxy whatever the environment says.
 options:
-  cluster:
-    description: Name of the cluster.
-    type: str
-    required: true
   units:
     description:
       - Units to tell about. Others that are found on the host are reported with RV(units.unknown) set.
@@ -45,18 +41,6 @@ options:
       - What O(ascend.pd_serving.launch#module:environment) would be given. With it a spec is also refused when one of
         its commands is not found; without it, and in check mode, commands are not looked for.
     type: dict
-  root:
-    description: Put before every path of the host; for rehearsals.
-    type: str
-    default: ''
-  base_dir:
-    description: Folder of all clusters.
-    type: str
-    default: /opt/pd_serving
-  log_dir:
-    description: Folder of all logs.
-    type: str
-    default: /var/log/pd_serving
   wait_seconds:
     description:
       - Wait up to this long until every process of the units is ready.
@@ -77,6 +61,9 @@ options:
         call. Without it the whole log is searched.
     type: dict
     default: {}
+extends_documentation_fragment:
+  - ascend.pd_serving.site
+  - ascend.pd_serving.site.logs
 attributes:
   check_mode:
     support: full
@@ -230,7 +217,8 @@ def expected(module: AnsibleModule, site: units.Site) -> dict[str, unit_report.E
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "cluster": {"type": "str", "required": True},
+            **units.SITE_OPTIONS,
+            **units.LOG_OPTIONS,
             "units": {
                 "type": "list",
                 "elements": "dict",
@@ -241,9 +229,6 @@ def main() -> None:
                 },
             },
             "environment": {"type": "dict"},
-            "root": {"type": "str", "default": ""},
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
-            "log_dir": {"type": "str", "default": "/var/log/pd_serving"},
             "wait_seconds": {"type": "float", "default": 0},
             "tail_lines": {"type": "int", "default": 1},
             "log_pattern": {"type": "str"},
@@ -255,7 +240,7 @@ def main() -> None:
     units.hide_secrets(module.no_log_values, [unit["spec"] for unit in params["units"] or ()])
     begun = time.monotonic()
     try:
-        site = units.Site(params["cluster"], params["root"], params["base_dir"], params["log_dir"])
+        site = units.site_of(params)
         pattern = unit_report.compile_pattern(params["log_pattern"])
         watch = unit_report.Watch(site, expected(module, site), params["tail_lines"])
         verdict = watch.wait(params["wait_seconds"])

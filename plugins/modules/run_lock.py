@@ -25,10 +25,6 @@ options:
     type: str
     choices: [taken, released]
     default: taken
-  cluster:
-    description: Name of the cluster.
-    type: str
-    required: true
   verb:
     description: What the run does, for the message that others get; for instance the playbook's name.
     type: str
@@ -57,14 +53,8 @@ options:
     description: Take over the lock whoever has it, with a warning.
     type: bool
     default: false
-  root:
-    description: Put before every path of the host; for rehearsals.
-    type: str
-    default: ''
-  base_dir:
-    description: Folder of all clusters.
-    type: str
-    default: /opt/pd_serving
+extends_documentation_fragment:
+  - ascend.pd_serving.site
 attributes:
   check_mode:
     support: full
@@ -148,21 +138,19 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
-            "cluster": {"type": "str", "required": True},
+            **units.SITE_OPTIONS,
             "verb": text,
             "owner": text,
             "run_id": text,
             "ended_run": text,
             "max_age_seconds": {"type": "int", "default": 7200},
             "force": {"type": "bool", "default": False},
-            "root": text,
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
         },
         supports_check_mode=True,
     )
     params = module.params
     try:
-        site = units.Site(params["cluster"], params["root"], params["base_dir"])
+        site = units.site_of(params)
         outcome = act(params, site, not module.check_mode)
     except (units.UnitError, OSError) as error:
         module.fail_json(msg=str(error))

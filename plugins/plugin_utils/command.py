@@ -49,6 +49,9 @@ _SHORT_FORMS = {
     "dpp": "data-parallel-rpc-port",
 }
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY")
+API_KEY_VARIABLE = "VLLM_API_KEY"
+# What upstream's proxies read, and send to the engines as a bearer token.
+PROXY_KEY_VARIABLE = "OPENAI_API_KEY"
 DEVICES_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
@@ -129,6 +132,27 @@ def text(value: t.Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def api_keys(args: Arguments, env: t.Mapping[str, str | None]) -> list[str]:
+    """The keys that an engine takes at /v1, as vLLM reads them: --api-key wins over the environment; [] is open to all."""
+    given = option(args, "api-key")
+    if given is None or given == []:
+        given = env.get(API_KEY_VARIABLE)
+    words = given if isinstance(given, (list, tuple)) else [given]
+    return [text(word) for word in words if word is not None and not isinstance(word, bool) and word != ""]
+
+
+def proxy_key(served: t.Iterable[tuple[Arguments, t.Mapping[str, str | None]]]) -> str | None:
+    """The key that upstream's proxies have to send: the first that all engines with keys take; None without one.
+
+    The proxies send one key to all engines, whatever their clients sent. Engines without keys take any.
+    """
+    common: list[str] | None = None
+    for keys in (api_keys(args, env) for args, env in served):
+        if keys:
+            common = keys if common is None else [key for key in common if key in keys]
+    return common[0] if common else None
 
 
 def rendered(args: Arguments) -> list[str]:

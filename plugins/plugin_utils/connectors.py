@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""KV connectors: who binds, which proxy goes with it, and the --kv-transfer-config of a placement."""
+"""The --kv-transfer-config of a placement; who binds and which proxy goes with it is in tables.TRANSPORTS."""
 
 from __future__ import annotations
 
-import dataclasses
 import typing as t
 
 from . import tables
-from .model import Cluster, Finding, Instance, Member, Placement, Role
+from .model import Cluster, Finding, Instance, Member, Placement, Role, Transport
 
 VLLM_ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
 KV_ROLE: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -17,38 +16,8 @@ _OUTER_KEYS = ("kv_load_failure_policy",)
 _OUTER_EXTRA_KEYS = ("ascend_local_comm_res_path",)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Transport:
-    """How a connector moves KV cache. binding_role listens on kv_port, the other side connects."""
-
-    connector: str
-    binding_role: Role
-    counts_pp: bool
-    counts_pcp: bool
-    proxy_kind: t.Literal["prefill_first", "decode_first"]
-
-    @property
-    def initiator(self) -> Role:
-        """The side that opens the transfer channel and so decides its QoS: decode pulls, prefill pushes."""
-        return "decode" if self.binding_role == "prefill" else "prefill"
-
-
-_PULL = Transport("MooncakeConnectorV1", "prefill", counts_pp=True, counts_pcp=True, proxy_kind="prefill_first")
-TRANSPORTS: dict[str, Transport] = {
-    "MooncakeConnectorV1": _PULL,
-    # With vLLM-Ascend's module path the registered name resolves to the same class.
-    "MooncakeConnector": dataclasses.replace(_PULL, connector="MooncakeConnector"),
-    "MooncakeHybridConnector": Transport(
-        "MooncakeHybridConnector", "prefill", counts_pp=True, counts_pcp=False, proxy_kind="prefill_first"
-    ),
-    "MooncakeLayerwiseConnector": Transport(
-        "MooncakeLayerwiseConnector", "decode", counts_pp=False, counts_pcp=True, proxy_kind="decode_first"
-    ),
-}
-
-
 def transport(cluster: Cluster) -> Transport:
-    return TRANSPORTS[cluster.connector]
+    return tables.TRANSPORTS[cluster.connector]
 
 
 class Sizes(t.TypedDict):

@@ -16,6 +16,8 @@ import difflib
 import re
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
+
 from . import tables
 from .model import ROLES, Cluster, Finding, Instance, Member, Role
 from .variables import RUN_SWITCHES, VARIABLES, BadValue, Variable, convert
@@ -31,7 +33,7 @@ _ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 _PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
 _LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
 _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
-_PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name")
+_PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 
 
 def read(source: Source) -> tuple[Cluster, list[Finding]]:
@@ -141,7 +143,7 @@ class _Reader:
                 role,
                 None,
                 direct,
-                f"group {role} has hosts of its own ({_some(direct)}) and child groups ({_some(list(children))}); "
+                f"group {role} has hosts of its own ({some(direct)}) and child groups ({some(list(children))}); "
                 "which instance those hosts belong to cannot be told",
                 f"put every host of {role} into a child group (one per instance), or drop the child groups",
             )
@@ -205,7 +207,7 @@ class _Reader:
             "proxy",
             None,
             hosts,
-            "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({_some(hosts)})",
+            "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({some(hosts)})",
             "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
         )
         return None
@@ -229,17 +231,24 @@ class _Reader:
                 if name.startswith("pd_") and name not in VARIABLES and name not in RUN_SWITCHES:
                     where[name].append(host)
         for name, hosts in where.items():
-            self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {_some(hosts)})" if len(hosts) > 1 else "")
+            self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
+
+    def _meant(self, host: str) -> str:
+        """The proxy's host is often one of the others: a name that no other group has may be misspelt."""
+        if host in self.instances_on:
+            return ""
+        near = difflib.get_close_matches(host, self.instances_on, n=1, cutoff=0.5)
+        return f"group proxy names a host of no other group; did you mean {near[0]}? Else " if near else ""
 
     def _unknown(self, name: str, host: str, value: t.Any, where: str) -> None:
-        near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.6)
+        near = _near_variable(name)
         self.error(
             "unknown-variable",
             host,
             name,
             value,
             f"there is no variable {name}{where}; it would be ignored",
-            f"did you mean {near[0]}?" if near else "see docs/inventory.md for the variables there are",
+            f"did you mean {near}?" if near else "see docs/inventory.md for the variables there are",
         )
 
     # Hosts in several instances -----------------------------------------------------------------------------------
@@ -255,7 +264,7 @@ class _Reader:
                     host,
                     "pd_instances",
                     name,
-                    f"pd_instances names {name}, but the instances are {_some(names)}",
+                    f"pd_instances names {name}, but the instances are {some(names)}",
                     f"did you mean {near[0]}?" if near else "use the name of an instance",
                 )
             elif not isinstance(values, dict):
@@ -295,8 +304,8 @@ class _Reader:
                     host,
                     "pd_instances",
                     missing,
-                    f"{host} is in {len(instances)} instances ({_some(instances)}), and a host variable has one value only; "
-                    f"pd_instances has no entry for {_some(missing)}",
+                    f"{host} is in {len(instances)} instances ({some(instances)}), and a host variable has one value only; "
+                    f"pd_instances has no entry for {some(missing)}",
                     "give the variables of each of these instances under pd_instances, at least pd_dp_size, pd_tp_size and pd_chips",
                 )
 
@@ -359,8 +368,8 @@ class _Reader:
             )
         elif variable.kind == "address":
             rule = "node-ip" if variable.name == "pd_node_ip" else rule
-        # Of a mapping the problem names the entry.
-        shown = "" if isinstance(raw, dict) else f"; it is {_short(raw)}"
+        # Of a mapping and of mounts the problem names the entries.
+        shown = "" if isinstance(raw, dict) or variable.kind == "mounts" else f"; it is {_short(raw, variable.name)}"
         self.error(rule, host, variable.name, raw, f"{variable.name} {problem}{shown}", fix)
 
     def _placeholder(self, variable: Variable, host: str, raw: t.Any) -> bool:
@@ -398,8 +407,8 @@ class _Reader:
                     host,
                     name,
                     value,
-                    f"{name} must be the same for the whole cluster, but is {_short(first)} on {first_host} "
-                    f"and {_short(value)} on {host}",
+                    f"{name} must be the same for the whole cluster, but is {_short(first, name)} on {first_host} "
+                    f"and {_short(value, name)} on {host}",
                     f"set {name} once, for example in group_vars/all",
                 )
                 break
@@ -517,12 +526,13 @@ class _Reader:
                     host,
                     variable.name,
                     value,
-                    f"{variable.name} must be the same on all hosts of instance {name}, but is {_short(first)} on "
-                    f"{first_host} and {_short(value)} on {host}",
+                    f"{variable.name} must be the same on all hosts of instance {name}, but is {_short(first, variable.name)} on "
+                    f"{first_host} and {_short(value, variable.name)} on {host}",
                     f"set {variable.name} once for the instance, in group_vars/{name} or under pd_instances.{name}",
                 )
                 break
         if first is _MISSING:
+            refused = refused or any((host, variable.name) in self._refused for host in hosts)
             if variable.required and not refused:
                 self._required(variable, name, hosts)
             return variable.default, False
@@ -530,7 +540,7 @@ class _Reader:
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]
-        place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({_some(hosts)})"
+        place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({some(hosts)})"
         self.error(
             "required-variable",
             name,
@@ -592,6 +602,8 @@ class _Reader:
         if raw is not _MISSING:
             value = self._typed(variable, host, raw)
             return None if value is _MISSING else str(value)
+        if {(host, "pd_node_ip"), (host, "ansible_host")} & self._refused:
+            return None  # its template is broken, which has been said
         fallback = self.hosts.get(host, {}).get("ansible_host") or host
         try:
             return str(convert(variable, fallback)[0])
@@ -602,19 +614,15 @@ class _Reader:
                     rule, message = "placeholder", f"ansible_host still holds the placeholder {fallback!r}"
                 elif "IPv6" in str(problem):
                     rule, message = "node-ip-v6", f"ansible_host {fallback} {problem}"
-                else:
+                elif "ansible_host" in self.hosts.get(host, {}):
                     rule, message = (
                         "node-ip",
                         f"pd_node_ip is not set, and ansible_host {fallback!r} is no IPv4 address",
                     )
-                self.error(
-                    rule,
-                    host,
-                    "pd_node_ip",
-                    fallback,
-                    message,
-                    f"set pd_node_ip of {host} to the IPv4 address that engines bind and other hosts reach",
-                )
+                else:
+                    rule, message = "node-ip", f"{host} has neither pd_node_ip nor ansible_host"
+                fix = f"set pd_node_ip of {host} to the IPv4 address that engines bind and other hosts reach"
+                self.error(rule, host, "pd_node_ip", fallback, message, self._meant(host) + fix)
             return None
 
 
@@ -633,6 +641,13 @@ def image_tag(image: str) -> tuple[str, str] | None:
     return (match[1], match[2] or "") if match else None
 
 
+def _near_variable(name: str) -> str | None:
+    """What a misspelt name was meant to be. All begin with pd_, so only the rest tells."""
+    names = {known.removeprefix("pd_"): known for known in (*VARIABLES, *RUN_SWITCHES)}
+    near = difflib.get_close_matches(name.lower().removeprefix("pd_"), names, n=1, cutoff=0.75)
+    return names[near[0]] if near else None
+
+
 def _is_placeholder(text: str, kind: str) -> bool:
     return bool(_PLACEHOLDER.search(text) or (kind == "address" and _ADDRESS_PLACEHOLDER.match(text)))
 
@@ -647,11 +662,12 @@ def _placeholder_inside(value: t.Any) -> str | None:
     return None
 
 
-def _some(names: t.Sequence[str]) -> str:
+def some(names: t.Sequence[str]) -> str:
     """The first few names, so that a message about 1,000 hosts stays a line."""
     return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _short(value: t.Any) -> str:
-    text = repr(value)
+def _short(value: t.Any, name: str) -> str:
+    """A value of this variable for a message: cut only after its secrets have been masked."""
+    text = repr(masking.masked(value, name))
     return text if len(text) <= 80 else text[:77] + "..."

@@ -51,6 +51,22 @@ class Hardware:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Transport:
+    """How a connector moves KV cache. binding_role listens on kv_port, the other side connects."""
+
+    connector: str
+    binding_role: Role
+    counts_pp: bool
+    counts_pcp: bool
+    proxy_kind: t.Literal["prefill_first", "decode_first"]
+
+    @property
+    def initiator(self) -> Role:
+        """The side that opens the transfer channel and so decides its QoS: decode pulls, prefill pushes."""
+        return "decode" if self.binding_role == "prefill" else "prefill"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Versions:
     """Versions inside an engine image; None where the tag does not tell."""
 

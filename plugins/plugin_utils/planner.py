@@ -11,10 +11,13 @@ import contextlib
 import dataclasses
 import gc
 import json
+import re
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
+
 from . import command, connectors, container, inventory, layout, ports, rules
-from .model import Cluster, Finding, Instance, Placement, PortRange
+from .model import Cluster, Finding, Instance, Placement, PortRange, Transport
 
 SCHEMA = 1
 EXAMPLES = "/vllm-workspace/vllm-ascend/examples"
@@ -26,12 +29,16 @@ PROXY_SCRIPTS = {
 
 @dataclasses.dataclass(slots=True)
 class Plan:
-    """cluster is None when the inventory does not even tell the hardware."""
+    """cluster is None when the inventory does not even tell the hardware.
+
+    proxy_key is the API key that the proxy sends to the engines; it is no part of the public JSON.
+    """
 
     cluster: Cluster | None
     placements: list[Placement]
     proxy: dict[str, t.Any] | None
     findings: list[Finding]
+    proxy_key: str | None = None
 
     @property
     def errors(self) -> list[Finding]:
@@ -41,7 +48,9 @@ class Plan:
 def plan(source: inventory.Source) -> Plan:
     """Work out everything; findings tell what is wrong, and what could not be laid out is left out."""
     with _collector_paused():
-        return _plan(source)
+        plan_ = _plan(source)
+        plan_.findings = _without_secrets(plan_.findings, source)
+        return plan_
 
 
 def _plan(source: inventory.Source) -> Plan:
@@ -51,7 +60,8 @@ def _plan(source: inventory.Source) -> Plan:
     ports.assign(cluster, placements, transport)
     everywhere = [*placements, *shadows]
     arguments = _fill_commands(cluster, everywhere, findings)
-    rule_findings = rules.check(rules.Context(cluster, placements, everywhere, arguments, transport))
+    context = rules.Context(cluster, placements, everywhere, arguments, transport)
+    rule_findings = rules.check(context)
     if not cluster.hardware_known:
         # Another generation stood in: what follows from its chips says nothing.
         layout_findings, rule_findings = [], [f for f in rule_findings if f.rule not in rules.BY_HARDWARE]
@@ -60,7 +70,8 @@ def _plan(source: inventory.Source) -> Plan:
         findings = _with_production(findings, _plan(source["production"]).findings)
     if not cluster.hardware_known:
         return Plan(None, [], None, _once(findings))
-    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings))
+    key = command.proxy_key((args, placement.processes[0].env) for placement, args in context.served)
+    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key)
 
 
 def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:
@@ -83,7 +94,7 @@ def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list
     return arguments
 
 
-def _proxy(cluster: Cluster, placements: list[Placement], transport: connectors.Transport) -> dict[str, t.Any] | None:
+def _proxy(cluster: Cluster, placements: list[Placement], transport: Transport) -> dict[str, t.Any] | None:
     """Upstream's example proxy with every API endpoint; one hosts list and one ports list of equal length per role."""
     if cluster.proxy_host is None or cluster.proxy_address is None:
         return None
@@ -118,21 +129,58 @@ def _with_production(rehearsed: list[Finding], production: list[Finding]) -> lis
     return production + [f for f in rehearsed if (f.rule, f.host, f.variable) not in said]
 
 
+_ENGINE_VARIABLES = ("pd_engine_args", "pd_engine_env")
+_INSTANCE = re.compile(r"(?:(?:prefill|decode) )?instance [A-Za-z0-9_.-]+")
+
+
 def _once(findings: list[Finding]) -> list[Finding]:
     """Errors first; what is wrong alike on many hosts is said once, with the others named."""
-    groups: dict[tuple[str, str | None, str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str | None, str, str], list[Finding]] = {}
     for finding in findings:
         message = finding.message.replace(f" on {finding.host}", "") if finding.host else finding.message
-        groups.setdefault((finding.rule, finding.variable, message, finding.fix), []).append(finding)
+        if (finding.variable or "").startswith(_ENGINE_VARIABLES):
+            # One mapping serves many instances, and its fault is one for all of them.
+            message = _INSTANCE.sub("instance", message)
+        groups.setdefault((finding.rule, finding.severity, finding.variable, message, finding.fix), []).append(finding)
     out = []
-    for (_rule, _variable, _message, _fix), alike in groups.items():
+    for alike in groups.values():
         first = alike[0]
-        others = [str(finding.host) for finding in alike[1:] if finding.host != first.host]
+        others = list(dict.fromkeys(str(finding.host) for finding in alike[1:] if finding.host != first.host))
         if others:
             more = f", and {len(others) - 4} more" if len(others) > 4 else ""
             first = dataclasses.replace(first, message=f"{first.message} (also on {', '.join(others[:4])}{more})")
         out.append(first)
     return sorted(out, key=lambda finding: finding.severity)
+
+
+def _without_secrets(findings: list[Finding], source: inventory.Source) -> list[Finding]:
+    """Findings go to screens and logs, wherever they are made; a secret is masked in all that they say."""
+    if not findings:
+        return findings
+    seen: dict[int, t.Any] = {}
+    secrets: set[str] = set()
+    for values in source["hosts"].values():
+        for name, value in values.items():
+            # Values of group variables are one object for all their hosts.
+            if isinstance(value, (dict, list)) and id(value) not in seen:
+                seen[id(value)] = value
+                secrets |= masking.found_in(value, name)
+    return [_without(finding, secrets) for finding in findings]
+
+
+def _without(finding: Finding, secrets: set[str]) -> Finding:
+    variable, _dot, key = (finding.variable or "").partition(".")
+    if key.startswith("pd_"):
+        variable, _dot, key = key.partition(".")
+    elif variable == "pd_instances" and ".pd_" in key:
+        variable, _dot, key = key[key.index(".pd_") + 1 :].partition(".")
+    value = masking.masked({key or variable: finding.value}, variable)[key or variable]
+    about = secrets if value != masking.MASK else secrets | {str(finding.value)}
+    said = [finding.message, finding.fix]
+    if value == masking.MASK:
+        said = [text.replace(repr(finding.value), repr(masking.MASK)) for text in said]
+    message, fix = (masking.without(text, about) for text in said)
+    return dataclasses.replace(finding, value=masking.cleaned(value, secrets), message=message, fix=fix)
 
 
 # The plan as JSON ---------------------------------------------------------------------------------------------------

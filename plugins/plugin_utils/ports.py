@@ -12,10 +12,11 @@ from __future__ import annotations
 import collections
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import kernel
+
 from . import tables
-from .connectors import Transport
 from .layout import is_headless
-from .model import Cluster, Instance, Placement, PortRange, Role
+from .model import Cluster, Instance, Placement, PortRange, Role, Transport
 
 API_PORT, RPC_PORT, STEP = 7100, 12321, 100
 ADXL = "AscendDirectTransport"
@@ -240,10 +241,4 @@ def merged(ranges: t.Iterable[PortRange]) -> str:
     The kernel replaces its list by the value written, so a host gets all of its planned listeners in one. Without it
     an outgoing connection may sit on a planned port (Linux hands out 32768-60999; kv_port and HCCL lie there).
     """
-    out: list[list[int]] = []
-    for first, last in sorted((item.first, item.last) for item in ranges):
-        if out and first <= out[-1][1] + 1:
-            out[-1][1] = max(out[-1][1], last)
-        else:
-            out.append([first, last])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in out)
+    return kernel.joined((item.first, item.last) for item in ranges)

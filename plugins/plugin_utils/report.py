@@ -11,6 +11,7 @@ import time
 import typing as t
 import urllib.parse
 
+from .inventory import some
 from .model import ROLES, Finding, Placement
 from .planner import Plan
 
@@ -44,14 +45,13 @@ def plan_lines(plan: Plan) -> list[str]:
     if cluster is None:
         return ["No plan: the inventory does not tell the hardware."]
     versions = cluster.versions
-    processes = sum(len(placement.processes) for placement in plan.placements)
     per_role = [count(len(cluster.of(role)), f"{role} instance") for role in ROLES]
     inside = ", ".join(
         f"{name} {value or '?'}" for name, value in (("CANN", versions.cann), ("Mooncake", versions.mooncake))
     )
     lines = [
         f"Cluster {cluster.name}: {cluster.hardware.name}, {cluster.connector}, vLLM-Ascend {versions.vllm_ascend} ({inside})",
-        f"{' + '.join(per_role)} on {count(len({p.host for p in plan.placements}), 'host')}, {processes} vllm processes",
+        f"{' + '.join(per_role)}{_extent(plan)}",
         "",
     ]
     rows: list[tuple[str, ...]] = [
@@ -70,6 +70,18 @@ def plan_lines(plan: Plan) -> list[str]:
             + ", ".join(f"{count(number, f'{role} endpoint')}" for role, number in ends.items()),
         ]
     return lines
+
+
+def _extent(plan: Plan) -> str:
+    """On how many hosts the instances are, as far as they could be laid out."""
+    assert plan.cluster is not None
+    processes = sum(len(placement.processes) for placement in plan.placements)
+    laid_out = {placement.instance.name for placement in plan.placements}
+    left = [instance.name for instance in plan.cluster.instances if instance.name not in laid_out]
+    if not plan.placements:
+        return ": none can be laid out, for what the findings say"
+    text = f" on {count(len({placement.host for placement in plan.placements}), 'host')}, {processes} vllm processes"
+    return text if not left else f"{text}; not laid out, for what the findings say: {some(left)}"
 
 
 def _endpoints(plan: Plan, role: str) -> int:
@@ -220,7 +232,7 @@ def summary_lines(
             (
                 instance["name"],
                 instance["role"],
-                _hosts(instance["hosts"]),
+                some(instance["hosts"]),
                 str(instance["ranks"]),
                 str(instance["tp_size"]),
                 _state(state, instance["ranks"]),
@@ -266,12 +278,11 @@ def verify_line(verify: dict[str, t.Any]) -> str:
     return ", ".join(parts)
 
 
-def _hosts(hosts: t.Sequence[str]) -> str:
-    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-
-
 def _state(state: dict[str, t.Any] | None, ranks: int) -> str:
     if state is None:
         return "not judged"
     ready = f"{state['ready']}/{ranks} ready"
+    if state["ready"] < ranks:
+        # Some wait for hosts outside --limit, or are there: how long they will take is not known.
+        return f"{ready}, {clock(state['seconds'])} after the start" if state.get("started") else ready
     return f"{ready} after {clock(state['seconds'])}" if state.get("started") else f"{ready}, was up"

@@ -15,7 +15,7 @@ import pathlib
 import typing as t
 
 from . import planner, scripts
-from .command import PROXY_VARIABLES
+from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
 from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
 
@@ -81,10 +81,7 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         "name": plan.cluster.name,
         "hardware": plan.cluster.hardware.name,
         "connector": plan.cluster.connector,
-        "vllm_ascend": plan.cluster.versions.vllm_ascend,
         "served_model_name": plan.cluster.served_model_name,
-        "runtime": plan.cluster.runtime,
-        "rehearsal": plan.cluster.rehearsal,
         "instances": [
             {
                 "name": instance.name,
@@ -117,10 +114,8 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
         own = placements[host]
         is_proxy = plan.proxy is not None and host == plan.proxy["host"]
         out[host] = {
-            "host": host,
             "cluster": cluster.name,
             "runtime": cluster.runtime,
-            "engine_launcher": cluster.engine_launcher,
             "image": cluster.image,
             "node_ip": row["node_ip"],
             "root": root.root,
@@ -231,11 +226,12 @@ def _health_url(placement: Placement, process: Process) -> str | None:
 def _proxy_unit(plan: planner.Plan) -> dict[str, t.Any]:
     proxy = plan.proxy
     assert proxy is not None
+    key = {} if plan.proxy_key is None else {PROXY_KEY_VARIABLE: plan.proxy_key}
     process = {
         "name": "proxy",
         "label": "proxy",
         "argv": proxy["argv"],
-        "env": dict.fromkeys(PROXY_VARIABLES),
+        "env": {**dict.fromkeys(PROXY_VARIABLES), **key},
         "health_url": f"http://{proxy['address']}:{proxy['port']}/healthcheck",
     }
     return {

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Facts about hardware and upstream releases, read once from data/*.yml."""
+"""Facts about hardware, connectors and upstream releases; those that age are read once from data/*.yml."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -11,16 +12,29 @@ import typing as t
 
 import yaml
 
-from .model import Hardware, Versions
+from .model import Hardware, Transport, Versions
 
 DATA = pathlib.Path(__file__).parent / "data"
 HYBRID_CONNECTOR = "MooncakeHybridConnector"
+
+_PULL = Transport("MooncakeConnectorV1", "prefill", counts_pp=True, counts_pcp=True, proxy_kind="prefill_first")
+TRANSPORTS: dict[str, Transport] = {
+    "MooncakeConnectorV1": _PULL,
+    "MooncakeLayerwiseConnector": Transport(
+        "MooncakeLayerwiseConnector", "decode", counts_pp=False, counts_pcp=True, proxy_kind="decode_first"
+    ),
+    HYBRID_CONNECTOR: Transport(
+        HYBRID_CONNECTOR, "prefill", counts_pp=True, counts_pcp=False, proxy_kind="prefill_first"
+    ),
+    # With vLLM-Ascend's module path the registered name resolves to the same class.
+    "MooncakeConnector": dataclasses.replace(_PULL, connector="MooncakeConnector"),
+}
 
 # Mooncake's transfer engine of every worker, prefill and decode, picks a free RPC port in this range.
 TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST = 15000, 17000
 ADXL_BASE_DEFAULT = 20000
 HCCL_BASE_DEFAULT = 60000
-VLLM_OPTION_KINDS = ("flag", "integer", "number", "json", "words", "text")
+VLLM_OPTION_KINDS = ("flag", "integer", "number", "size", "size-or-auto", "json", "json-list", "words", "text")
 
 
 @functools.cache

@@ -49,13 +49,6 @@ class Variable:
     physical: bool = False
 
 
-CONNECTORS = (
-    "MooncakeConnectorV1",
-    "MooncakeLayerwiseConnector",
-    "MooncakeHybridConnector",
-    "MooncakeConnector",
-)
-
 _PORT: dict[str, t.Any] = {"kind": "integer", "minimum": 1, "maximum": 65535}
 
 _TABLE = (
@@ -127,7 +120,7 @@ _TABLE = (
         "pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."
     ),
     Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
-    Variable("pd_image", "C", "text", None, "Container image of engines and proxy (default by hardware and version)."),
+    Variable("pd_image", "C", "image", None, "Container image of engines and proxy (default by hardware and version)."),
     Variable(
         "pd_model_path",
         "C",
@@ -159,7 +152,7 @@ _TABLE = (
         "choice",
         "MooncakeConnectorV1",
         "KV connector. MooncakeConnector only with vLLM-Ascend's kv_connector_module_path (it is V1 then).",
-        choices=CONNECTORS,
+        choices=tuple(tables.TRANSPORTS),
     ),
     Variable(
         "pd_dp_size",
@@ -280,6 +273,12 @@ VARIABLES: dict[str, Variable] = {variable.name: variable for variable in _TABLE
 RUN_SWITCHES = ("pd_query", "pd_rehearsal", "pd_rehearsal_dir")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+# As the engines parse it: [registry[:port]/]path[:tag][@digest].
+_IMAGE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?\Z"
+)
 _NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -299,6 +298,13 @@ def convert(variable: Variable, value: t.Any) -> Converted:
     """Return (value of the variable's type, whether text was converted), or raise BadValue."""
     check = _CHECKS[variable.kind]
     return check(variable, value)
+
+
+def whole_number(value: t.Any) -> int:
+    """A number, or the text of one as templates make it; anything else is a ValueError or TypeError."""
+    if isinstance(value, (bool, float)):
+        raise BadValue(f"{value!r} is no whole number")
+    return int(value)
 
 
 def _integer(variable: Variable, value: t.Any) -> Converted:
@@ -337,6 +343,12 @@ def _text(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue("must be text")
     return value, False
+
+
+def _image(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, str) and _IMAGE.match(value):
+        return value, False
+    raise BadValue("must be the name of an image, such as registry.example:5000/team/vllm-ascend:v0.23.0-a3")
 
 
 def _choice(variable: Variable, value: t.Any) -> Converted:
@@ -414,14 +426,16 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
 def _mounts(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, (list, tuple)):
         raise BadValue("must be a list of host:container[:ro]")
-    for item in value:
-        parts = item.split(":") if isinstance(item, str) else []
-        good = len(parts) in (2, 3) and all(map(_is_path, parts[:2])) and parts[2:] in ([], ["ro"], ["rw"])
-        if not good:
-            raise BadValue(
-                f"has the entry {item!r}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted"
-            )
+    bad = [repr(item) for item in value if not _is_mount(item)]
+    if bad:
+        entries = f"has the entry {bad[0]}" if len(bad) == 1 else f"has the entries {', '.join(bad)}"
+        raise BadValue(f"{entries}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
     return list(value), False
+
+
+def _is_mount(item: t.Any) -> bool:
+    parts = item.split(":") if isinstance(item, str) else []
+    return len(parts) in (2, 3) and all(map(_is_path, parts[:2])) and parts[2:] in ([], ["ro"], ["rw"])
 
 
 def _mapping(variable: Variable, value: t.Any) -> Converted:
@@ -493,6 +507,7 @@ _CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {
     "boolean": _boolean,
     "text": _text,
     "choice": _choice,
+    "image": _image,
     "name": _name,
     "nic": _nic,
     "path": _path,

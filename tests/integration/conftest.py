@@ -20,6 +20,7 @@ PROJECT = pathlib.Path(__file__).resolve().parents[2]
 # What runs on the managed host is counted; these run on the controller.
 CONTROLLER_ACTIONS = {
     "ascend.pd_serving.plan",
+    "ascend.pd_serving.restart_together",
     "ascend.pd_serving.status",
     "ascend.pd_serving.summary",
     "ansible.builtin.set_fact",
@@ -62,7 +63,7 @@ class Result:
 
     def result_of(self, task: str, host: str | None = None) -> dict[str, t.Any]:
         for event in self.events:
-            data = event["event_data"]
+            data = event.get("event_data", {})
             if (
                 event["event"].startswith("runner_on_")
                 and data.get("task") == task

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import typing as t
+import urllib.error
 
 import pytest
 import yaml
@@ -134,6 +135,43 @@ def test_upstreams_own_launcher_starts_the_ranks(rehearse: Make, tmp_path: pathl
     changed = cluster.run("site.yml")
     assert changed.rc == 0 and set(changed.changed()) == {"p1", "d1", "d2"}, "the template is part of the unit"
     assert cluster.run("stop.yml").rc == 0 and cluster.processes() == []
+
+
+@pytest.mark.parametrize("connector", ["MooncakeConnectorV1", "MooncakeLayerwiseConnector"])
+def test_engines_that_ask_for_a_key(rehearse: Make, tmp_path: pathlib.Path, connector: str) -> None:
+    """The engines refuse whoever has no key, the proxy has it, and nothing that others can read tells it."""
+    inventory = small_inventory(tmp_path)
+    key = "a-key-of-the-engines"
+    inventory["all"]["vars"] |= {"pd_connector": connector, "pd_engine_env_common": {"VLLM_API_KEY": key}}
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml", cmdline="--diff -vvv")
+    assert result.rc == 0, result.stdout
+    verified = result.result_of("Send completions through the proxy and read their bodies")
+    assert all(role["reached"] == role["total"] for role in verified["roles"].values())
+    plan = cluster.plan()
+    engine = plan["placements"][0]
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        complete(f"http://{engine['node_ip']}:{engine['processes'][0]['api_port']}", "m")
+    assert key not in result.stdout + json.dumps(result.events)
+    holding = [path for path in cluster.state.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+    assert {path.name for path in holding} == {"launch.json", "run_dp_template.sh"}
+    assert [path for path in holding if path.stat().st_mode & 0o077] == []
+
+
+def test_a_proxy_without_the_engines_key_is_found_out(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """What verify is for: the proxy is up and the engines are healthy, yet nobody gets an answer."""
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"]["pd_engine_env_common"] = {"VLLM_API_KEY": "the-first-key"}
+    cluster = rehearse(write(tmp_path, inventory))
+    assert cluster.run("site.yml").rc == 0
+    inventory["all"]["vars"]["pd_engine_env_common"] = {"VLLM_API_KEY": "another-key"}
+    write(tmp_path, inventory)
+    assert cluster.run("prefill.yml").rc == 0
+    assert cluster.run("decode.yml").rc == 0
+    verify = cluster.run("verify.yml")
+    assert verify.rc != 0 and "request 0" in verify.messages()
+    assert cluster.run("proxy.yml").rc == 0
+    assert cluster.run("verify.yml").rc == 0
 
 
 def test_a_rank_can_be_run_by_hand(rehearse: Make, tmp_path: pathlib.Path) -> None:
@@ -373,6 +411,32 @@ def test_a_rehearsal_refuses_a_command_line_that_would_overrule_it(
     result = cluster.run("site.yml", **{name: value})
     assert result.rc != 0 and name in result.messages() and "stays on this machine" in result.messages()
     assert not cluster.state.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("pd_rehearsal=maybe", "pd_rehearsal must be true or false; it is 'maybe'"),
+        ("pd_rehersal=true", "did you mean pd_rehearsal?"),
+        ("pd_query=no_such_key", "pd_query 'no_such_key' matches nothing in this plan"),
+        ("pd_query=[", "pd_query '[' is no JMESPath expression"),
+        ("plan_out=/proc/none/plan.json", "msg: 'cannot write /proc/none/plan.json: No such file or directory'\n"),
+    ],
+)
+def test_a_plan_that_cannot_be_had_as_asked_says_so(tmp_path: pathlib.Path, given: str, message: str) -> None:
+    inventory = write(tmp_path, small_inventory(tmp_path))
+    run = subprocess.run(
+        [f"{sys.prefix}/bin/ansible-playbook", "plan.yml", "-i", str(inventory), "-e", given],
+        cwd=PROJECT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path / "ansible")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode == 0) is ("matches nothing" in message)
+    assert message in run.stdout
+    assert "Traceback" not in run.stdout
 
 
 # Small clusters -----------------------------------------------------------------------------------------------------

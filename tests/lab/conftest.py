@@ -4,7 +4,7 @@
 
 Runs in the controller's namespace only:
 
-    molecule/lab/labctl run .venv/bin/python -m pytest tests/lab
+    LAB_NAME=hosts molecule/lab/labctl run --alone .venv/bin/python -m pytest tests/lab
 
 It makes hosts of its own and removes them. Where hosts are up under the same LAB_NAME it refuses: they are somebody's.
 """

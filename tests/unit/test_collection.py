@@ -321,3 +321,41 @@ def test_every_requirement_is_pinned() -> None:
             line for line in lines if line and not line.startswith(("#", "-r ")) and "==" not in line.split(";")[0]
         ]
         assert not loose, f"{name}: {loose}"
+
+
+# Makefile -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("verb", "given", "look", "stop"),
+    [
+        ("demo", [], "", ""),
+        ("demo", ["ARGS=-e 'pd_nic=a b'"], " -e 'pd_nic=a b'", " ARGS=\"-e 'pd_nic=a b'\""),
+        ("demo-layerwise", [], " -e pd_connector=MooncakeLayerwiseConnector", ""),
+        (
+            "demo-layerwise",
+            ["ARGS=-e pd_proxy_port=2000"],
+            " -e pd_connector=MooncakeLayerwiseConnector -e pd_proxy_port=2000",
+            ' ARGS="-e pd_proxy_port=2000"',
+        ),
+        ("demo", ["INVENTORY=inventories/1p1d"], "", ' INVENTORY="inventories/1p1d"'),
+    ],
+)
+def test_what_a_demo_proposes_is_about_the_same_cluster(verb: str, given: list[str], look: str, stop: str) -> None:
+    inventory = next((word.partition("=")[2] for word in given if word.startswith("INVENTORY=")), "inventories/2p1d")
+    environ = {name: value for name, value in os.environ.items() if name not in ("ARGS", "INVENTORY", "MAKEFLAGS")}
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", verb, *given],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ,
+    )
+    hints = subprocess.run(
+        ["sh", "-c", done.stdout.splitlines()[-1]], capture_output=True, text=True, check=True
+    ).stdout
+    run = f'-i "{inventory}" -e pd_rehearsal=true{look}'
+    assert f"  look:  .venv/bin/ansible-playbook status.yml {run}\n" in hints
+    assert f"  stop:  make demo-stop{stop}\n" in hints

@@ -9,12 +9,11 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 
-from pdlab import hosts, image, network, rootfs
+from pdlab import command, hosts, image, network, rootfs
 from pdlab.place import DIR, NAME, LabError
 
 DEFAULT_HOSTS = ["p1", "p2", "d1", "d2", "spare1"]
@@ -34,6 +33,7 @@ NEEDED = {
     "mmdebstrap": "mmdebstrap",
     "ip": "iproute2",
     "ssh-keygen": "openssh-client",
+    "mount": "mount",
     "nsenter": "util-linux",
 }
 
@@ -47,6 +47,9 @@ def main(argv: list[str]) -> int:
     except LabError as exc:
         print(f"labctl: {exc}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("labctl: interrupted; the same verb finishes it, `labctl down` undoes it", file=sys.stderr)
+        return 130
     return code or 0
 
 
@@ -62,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     def verb(name: str, act: Act, text: str, operands: str = "", changes: bool = False) -> None:
         added = verbs.add_parser(name, help=text, description=text)
         if operands == "COMMAND":
+            if name == "run":
+                added.add_argument("--alone", action="store_true", help="refuse to share the lab with another command")
             added.add_argument("operands", nargs=argparse.REMAINDER, metavar=operands)
         elif operands:
             added.add_argument("operands", nargs=operands[-1], metavar="HOST")
@@ -129,43 +134,63 @@ def on(arguments: argparse.Namespace) -> None:
 
 
 def pause(arguments: argparse.Namespace) -> None:
-    for host in hosts.named(arguments.operands):
+    for host in hosts.require(hosts.named(arguments.operands), "running", "paused")["running"]:
         hosts.podman("pause", host.container)
 
 
 def resume(arguments: argparse.Namespace) -> None:
-    for host in hosts.named(arguments.operands):
+    for host in hosts.require(hosts.named(arguments.operands), "running", "paused")["paused"]:
         hosts.podman("unpause", host.container)
 
 
 def cut(arguments: argparse.Namespace) -> None:
-    _cable(hosts.named(arguments.operands), connected=False)
+    _cable(arguments.operands, connected=False)
 
 
 def mend(arguments: argparse.Namespace) -> None:
-    _cable(hosts.named(arguments.operands), connected=True)
+    _cable(arguments.operands, connected=True)
 
 
-def _cable(ends: list[hosts.Host], connected: bool) -> None:
-    if len(ends) > 2:
-        raise LabError("cut and mend take one host, or the two ends of a path")
+def _cable(names: list[str], connected: bool) -> None:
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise LabError("cut and mend take one host, or two: the ends of a path")
+    ends = hosts.named(names)
     if len(ends) == 1:
+        hosts.require(ends, "running", "paused")
         network.plug(ends[0].index, up=connected)
         return
+    hosts.require(ends, "running")  # iptables runs on the hosts
     for here, there in (ends, reversed(ends)):
         rule = ("INPUT", "--source", there.address, "--jump", "DROP")
-        hosts.podman("exec", here.container, "iptables", "--wait", "--delete" if connected else "--append", *rule)
+        iptables = ("exec", here.container, "iptables", "--wait")
+        # "-A INPUT -s 198.18.0.12/32 -j DROP"
+        dropped = f" -s {there.address}/32 -j DROP" in hosts.podman(*iptables, "--list-rules", "INPUT")
+        if dropped == connected:
+            hosts.podman(*iptables, "--delete" if connected else "--append", *rule)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    network.ensure_controller()
+    """An interrupted command takes the hosts with it that it has made. Hosts from before it stay."""
     words = arguments.operands[1:] if arguments.operands[:1] == ["--"] else arguments.operands
-    command = ["nsenter", f"--net={network.NAMESPACES / NAME}", "--", *words]
-    try:
-        return subprocess.call(command, env={**os.environ, **network.ansible_environment()})
-    finally:
-        if not hosts.load():
-            network.remove_controller()
+    if not words:
+        raise LabError("run takes a command")
+    inside = ["nsenter", f"--net={network.NAMESPACES / NAME}", "--", *words]
+    environment = {**os.environ, **network.ansible_environment()}
+    if network.inside_controller():  # a command of a command: the outer one answers for both
+        os.execvpe(inside[0], inside, environment)
+    # Where there are no hosts yet, two commands would make, use and remove the same ones.
+    with command.claimed(words, alone=arguments.alone or not hosts.load()) as claim:
+        with locked():
+            network.ensure_controller()
+            before = hosts.load()
+        with command.supervised(inside, environment) as (code, interruption):
+            if interruption:
+                print(f"labctl: {interruption.name}: the command has ended", file=sys.stderr)
+                with locked():
+                    hosts.remove([host for name, host in hosts.load().items() if name not in before])
+            elif not hosts.load() and command.claim(claim, alone=True):
+                network.remove_controller()
+    return 128 + interruption if interruption else code
 
 
 def execute(arguments: argparse.Namespace) -> None:

@@ -83,7 +83,23 @@ def named(names: Iterable[str]) -> list[Host]:
     unknown = [name for name in names if name not in hosts]
     if unknown:
         raise LabError(f"no such host: {', '.join(unknown)} (there are: {', '.join(hosts) or 'none'})")
-    return [hosts[name] for name in names]
+    return [hosts[name] for name in dict.fromkeys(names)]
+
+
+def require(hosts: Iterable[Host], *states: str) -> dict[str, list[Host]]:
+    """The hosts by their states. Raises LabError where a host is in none of these."""
+    found: dict[str, list[Host]] = {name: [] for name in states}
+    problems = []
+    for host in hosts:
+        now = state(host)
+        if now in found:
+            found[now].append(host)
+        else:
+            remedy = "on" if now == "off" else "resume"
+            problems.append(f"{host.name} is {now}; first: labctl {remedy} {host.name}")
+    if problems:
+        raise LabError("\n".join(problems))
+    return found
 
 
 def parse(spec: str) -> tuple[str, int, bool]:
@@ -100,6 +116,14 @@ def state(host: Host) -> str:
     noted = podman("inspect", "--format", "{{.State.Status}} {{.State.Pid}}", host.container, check=False)
     match = re.fullmatch(r"(running|paused) (\d+)", noted.strip())
     return match[1] if match and _lives(match[2]) else "off"
+
+
+def mounts(below: Path) -> list[Path]:
+    """Mount points in a folder, in the order of mounting."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    # Blanks and the like are octal there.
+    points = (re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split()[1]) for line in lines)
+    return [Path(point) for point in points if Path(point).is_relative_to(below)]
 
 
 def _lives(pid: str) -> bool:
@@ -165,17 +189,22 @@ def remove(hosts: list[Host]) -> None:
         return
     if not network.inside_controller():
         network.remove_controller()
-    # podman mounts it on itself, and forgets that when killed.
-    run("umount", STATE / "podman/root/overlay", check=False)
+    for point in reversed(mounts(STATE)):  # podman has some of its own, and forgets them when killed
+        run("umount", point, check=False)
     shutil.rmtree(STATE, ignore_errors=True)
 
 
 def _boot(host: Host, names: str) -> str | None:
-    network.ensure_host(host.name, host.index)
-    network.plug(host.index, up=True)
+    now = state(host)
+    if now == "paused":
+        return f"{host.name} is paused; first: labctl resume {host.name}"
+    is_off = now == "off"
+    if is_off:  # else its cable may be out for a purpose
+        network.ensure_host(host.name, host.index)
+        network.plug(host.index, up=True)
     root = _mount(host)
     write(root / "etc/hosts", f"127.0.0.1 localhost\n{names}")
-    if state(host) == "off":
+    if is_off:
         _discard(host)
         podman(
             *("run", "--detach", "--name", host.container, "--hostname", host.name, "--privileged", "--pids-limit=-1"),
@@ -202,18 +231,29 @@ def _discard(host: Host) -> None:
 
 
 def _mount(host: Host) -> Path:
-    upper, work, root = (host.folder / name for name in ("upper", "work", "root"))
-    is_new = not upper.exists()
-    if is_new:
-        for folder in (work, root, host.folder / "docker"):
+    """Where the host's disk is mounted. A disk that is not finished has another name, and is made anew."""
+    upper, root = host.folder / "upper", host.folder / "root"
+    if not upper.exists():
+        part = host.folder / "upper.part"
+        if root.is_mount():
+            run("umount", root)
+        shutil.rmtree(host.folder, ignore_errors=True)
+        for folder in (root, host.folder / "work", host.folder / "docker"):
             folder.mkdir(parents=True, exist_ok=True)
-        _personalise(host, upper)
+        _personalise(host, part)
+        if host.bare:
+            _overlay(host, part)
+            run("chroot", root, "dpkg", "--remove", "python3-requests")
+            run("umount", root)
+        part.rename(upper)
     if not root.is_mount():
-        options = f"lowerdir={host.layers},upperdir={upper},workdir={work}"
-        run("mount", "-t", "overlay", host.container, "-o", options, root)
-    if is_new and host.bare:
-        run("chroot", root, "dpkg", "--remove", "python3-requests")
+        _overlay(host, upper)
     return root
+
+
+def _overlay(host: Host, upper: Path) -> None:
+    options = f"lowerdir={host.layers},upperdir={upper},workdir={host.folder / 'work'}"
+    run("mount", "-t", "overlay", host.container, "-o", options, host.folder / "root")
 
 
 def _personalise(host: Host, upper: Path) -> None:

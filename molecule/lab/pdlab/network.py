@@ -27,8 +27,8 @@ def namespace(host: str) -> str:
     return f"{NAME}-{host}"
 
 
-def ip(in_namespace: str, *arguments: str, check: bool = True) -> None:
-    run("ip", "-n", in_namespace, *arguments, check=check)
+def ip(in_namespace: str, *arguments: str, check: bool = True) -> str:
+    return run("ip", "-n", in_namespace, *arguments, check=check)
 
 
 def exists(name: str) -> bool:
@@ -43,23 +43,31 @@ def inside_controller() -> bool:
     return exists(NAME) and os.stat("/proc/self/ns/net").st_ino == os.stat(NAMESPACES / NAME).st_ino
 
 
+def is_whole(name: str) -> bool:
+    """Whether the namespace was set up to its end, which is its default route."""
+    return exists(name) and "default" in ip(name, "route", "show", "default")
+
+
 def ensure_controller() -> None:
-    if exists(NAME):
+    if is_whole(NAME):
         return
+    remove_controller()  # what an interruption left
     run("ip", "netns", "add", NAME)
     ip(NAME, "link", "set", "lo", "up")
     ip(NAME, "link", "add", "br0", "type", "bridge")
     ip(NAME, "link", "set", "br0", "up")
     ip(NAME, "addr", "add", f"{NET}.1/24", "dev", "br0")
-    ip(NAME, "route", "add", "unreachable", "default")
     # Without forwarding the hosts would get no answer at all.
-    run("ip", "netns", "exec", NAME, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    run("ip", "netns", "exec", NAME, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+    ip(NAME, "route", "add", "unreachable", "default")
 
 
 def ensure_host(host: str, index: int) -> None:
+    """For a host that is off: a namespace that is not whole is made anew."""
     name = namespace(host)
-    if exists(name):
+    if is_whole(name):
         return
+    remove_host(host, index)
     run("ip", "netns", "add", name)
     ip(name, "link", "set", "lo", "up")
     ip(NAME, "link", "add", f"h{index}", "type", "veth", "peer", "name", "eth0", "netns", name)

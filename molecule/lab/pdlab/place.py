@@ -42,9 +42,12 @@ def run(*command: str | Path, check: bool = True, env: dict[str, str] | None = N
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:
+    """The whole text or none of it: an interruption leaves what was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(mode)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.chmod(mode)
+    part.replace(path)
 
 
 def key(*parts: str | Path) -> str:

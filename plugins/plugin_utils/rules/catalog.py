@@ -78,7 +78,7 @@ RULES: dict[str, str] = {
     "planned-argument": "An engine option that the plan sets",
     "planned-environment": "An environment variable that the plan sets per rank",
     "environment-overrides": "An environment variable and a variable of the inventory disagree",
-    "json-option": "A JSON option that is no JSON object",
+    "json-option": "A JSON option that is not the JSON it takes",
     "text-option": "A truth value is given as text",
     "speculative-tokens": "Speculative tokens of prefill and decode do not fit together",
     "speculative-method": "Prefill and decode speculate by different methods",
@@ -92,6 +92,7 @@ RULES: dict[str, str] = {
     "instance-name": "A name that containers and folders cannot have",
     "chips-mapped-twice": "One chip in two containers",
     "option-value": "A value that an engine option does not take",
+    "api-keys-differ": "Engines without a common API key",
     "engine-id-differs": "An instance with two engine ids",
     "template": "A template that cannot be evaluated",
 }

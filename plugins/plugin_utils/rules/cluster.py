@@ -17,6 +17,8 @@ from .context import Context, error, warning
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
 KV_RELEASE_TIMEOUT_MINIMUM = 60
+# What AscendStoreConnector knows; the first one is its default.
+POOL_BACKENDS = ("mooncake", "memcache", "yuanrong")
 _GENERATIONS = ("a2", "a3", "a5", "310p", "950dt")
 
 
@@ -125,6 +127,16 @@ def pool_pair(context: Context) -> t.Iterator[Finding]:
             ["MooncakeLayerwiseConnector", "AscendStoreConnector"],
             "the connectors [MooncakeLayerwiseConnector, AscendStoreConnector] do not work together (upstream's answer)",
             "drop pd_kv_pool, or use MooncakeConnectorV1",
+        )
+    backend = cluster.kv_pool.get("backend", POOL_BACKENDS[0])
+    if backend not in POOL_BACKENDS:
+        yield error(
+            "variable-value",
+            "all",
+            "pd_kv_pool.backend",
+            backend,
+            f"pd_kv_pool.backend must be one of {', '.join(POOL_BACKENDS)}; it is {backend!r}",
+            "name a backend that AscendStoreConnector has; without one it is mooncake",
         )
     yield warning(
         "pool-not-started",

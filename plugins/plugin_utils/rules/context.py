@@ -10,8 +10,7 @@ import functools
 import typing as t
 
 from ..command import Arguments
-from ..connectors import Transport
-from ..model import Cluster, Finding, Instance, Placement, Role
+from ..model import Cluster, Finding, Instance, Placement, Role, Transport
 
 
 @dataclasses.dataclass
@@ -37,6 +36,13 @@ class Context:
 
     def first(self, role: Role) -> Instance | None:
         return next((instance for instance in self.complete if instance.role == role), None)
+
+    @property
+    def served(self) -> t.Iterator[tuple[Placement, Arguments]]:
+        """Placements with API servers, and their options: those that the proxy addresses."""
+        for placement, args in zip(self.everywhere, self.arguments, strict=True):
+            if any(process.api_port is not None for process in placement.processes):
+                yield placement, args
 
     @functools.cached_property
     def options_of(self) -> dict[str, list[tuple[Placement, Arguments]]]:

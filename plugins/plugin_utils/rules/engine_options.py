@@ -11,7 +11,16 @@ import re
 import typing as t
 
 from .. import tables
-from ..command import PLANNED_ARGUMENTS, Arguments, canonical, flag, json_option, option
+from ..command import (
+    API_KEY_VARIABLE,
+    PLANNED_ARGUMENTS,
+    Arguments,
+    api_keys,
+    canonical,
+    flag,
+    json_option,
+    option,
+)
 from ..model import ROLES, Finding, Placement, Role
 from ..tables import HYBRID_CONNECTOR
 from .context import Context, error, warning
@@ -19,27 +28,33 @@ from .context import Context, error, warning
 _DSPARK_MINIMUM = 5
 
 
+# What a JSON option holds, by its kind in the option table: Python type, JSON's word for it, YAML's.
+_JSON_SHAPES: dict[str, tuple[type | tuple[type, ...], str, str]] = {
+    "json": (dict, "object", "mapping"),
+    "json-list": ((list, tuple), "list", "list"),
+}
+
+
 def json_text(context: Context) -> t.Iterator[Finding]:
     """A JSON option given as text must be JSON: Python's True and single quotes reach the engine as they are."""
-    for role in ROLES:
+    for role, (kind, (shape, in_json, in_yaml)) in itertools.product(ROLES, _JSON_SHAPES.items()):
         for placement, args in context.of_role(role):
-            for name in tables.vllm_options("json") & set(args):
+            for name in sorted((tables.vllm_options(kind) & set(args)).difference(PLANNED_ARGUMENTS)):
                 value = option(args, name)
-                # Only an object can be told from a word: some of these options take a list or a name as well.
-                problem = _json_problem(value) if name not in PLANNED_ARGUMENTS else None
+                problem = _json_problem(value, shape)
                 if problem:
                     yield error(
                         "json-option",
                         placement.host,
                         _variable(args, name),
                         value,
-                        f"--{name} of instance {placement.instance.name} is no JSON object: {problem}",
-                        "give it as a YAML mapping; the plan writes the JSON",
+                        f"--{name} of instance {placement.instance.name} is no JSON {in_json}: {problem}",
+                        f"give it as a YAML {in_yaml}; the plan writes the JSON",
                     )
 
 
-def _json_problem(value: t.Any) -> str | None:
-    if value is None or isinstance(value, dict):
+def _json_problem(value: t.Any, shape: type | tuple[type, ...]) -> str | None:
+    if value is None or isinstance(value, shape):
         return None
     if not isinstance(value, str):
         return f"it is {value!r}"
@@ -47,7 +62,7 @@ def _json_problem(value: t.Any) -> str | None:
         loaded = json.loads(value)
     except ValueError as problem:
         return str(problem)
-    return None if isinstance(loaded, dict) else f"it is {loaded!r}"
+    return None if isinstance(loaded, shape) else f"it is {json.dumps(loaded, ensure_ascii=False)}"
 
 
 def text_booleans(context: Context) -> t.Iterator[Finding]:
@@ -376,7 +391,9 @@ def _misfit(name: str, value: t.Any) -> str | None:
     for kind, fits, wanted in (
         ("integer", _is_integer, "a whole number"),
         ("number", _is_number, "a number"),
-        ("words", _is_words, "a word or a list of words"),
+        ("size", _is_size, "a whole number, also as 16k or 1.5m"),
+        ("size-or-auto", _is_size_or_auto, "a whole number, also as 16k or 1.5m, or -1 or auto"),
+        ("words", _is_words, "a word or a list of words, none of them beginning with '-'"),
         ("text", lambda item: isinstance(item, (str, int, float)) and not isinstance(item, bool), "a word"),
     ):
         if name in tables.vllm_options(kind) and not fits(value):
@@ -395,9 +412,45 @@ def _is_number(value: t.Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?", value) is not None
 
 
+def _is_size(value: t.Any) -> bool:
+    """vLLM's numbers for people: k, m, g, t count by 1000 and take a fraction, K, M, G, T by 1024 and take none."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[0-9]{1,18}[KMGT]?|[0-9]{1,18}(\.[0-9]{1,18})?[kmgt]", value) is not None
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_size_or_auto(value: t.Any) -> bool:
+    return _is_size(value) or (not isinstance(value, bool) and str(value).lower() in ("-1", "auto"))
+
+
 def _is_words(value: t.Any) -> bool:
     words = value if isinstance(value, (list, tuple)) else [value]
     return bool(words) and not any(isinstance(word, bool) or str(word).startswith("-") for word in words)
+
+
+def common_api_key(context: Context) -> t.Iterator[Finding]:
+    """Upstream's proxies send one key to all engines."""
+    first: Placement | None = None
+    common: list[str] = []
+    for placement, args in context.served:
+        keys = api_keys(args, placement.processes[0].env)
+        if not keys:
+            continue
+        if first is None:
+            first, common = placement, keys
+            continue
+        common = [key for key in common if key in keys]
+        if not common:
+            yield error(
+                "api-keys-differ",
+                placement.host,
+                _variable(args, "api-key") if "api-key" in args else f"pd_engine_env.{API_KEY_VARIABLE}",
+                keys,
+                f"instance {placement.instance.name} on {placement.host} shares no API key with those before it, the first of them "
+                f"{first.instance.name} on {first.host}; the proxy sends one key to all engines",
+                "give all engines one key in common, first in the list: api-key in pd_engine_args_common",
+            )
+            return
 
 
 def _size(value: t.Any) -> int | None:
@@ -424,5 +477,6 @@ RULES = (
     interleave,
     recompute_scheduler,
     dead_keys,
+    common_api_key,
     expert_parallel_back_to_back,
 )

@@ -22,6 +22,7 @@ ROW_OF = {row[0].strip("`"): row for row in ROWS}
 KINDS = {
     "boolean": "true or false",
     "text": "text",
+    "image": "image",
     "name": "name",
     "nic": "network card",
     "path": "absolute path",

@@ -4,17 +4,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import io
 import json
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tarfile
+import textwrap
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "molecule" / "lab"
 sys.path.insert(0, str(LAB))
 
-from pdlab import cli, hosts, image, network, place
+from pdlab import cli, command, hosts, image, network, place
 
 
 @pytest.fixture
@@ -125,6 +130,223 @@ def test_the_shim_lowers_what_cannot_be_had(clamp: ModuleType, monkeypatch: pyte
 )
 def test_the_shim_finds_the_bundle(clamp: ModuleType, words: list[str], bundle: str | None) -> None:
     assert clamp.option(words, "--bundle", "-b") == bundle
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lab in a folder of the test's own, and root's rights as far as labctl asks for them."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda command: f"/bin/{command}")
+    state = tmp_path / "labs" / "test"
+    for module in (cli, place):
+        monkeypatch.setattr(module, "DIR", tmp_path)
+    for module in (hosts, network, place):
+        monkeypatch.setattr(module, "STATE", state)
+    monkeypatch.setattr(hosts, "INVENTORY", state / "hosts.json")
+    monkeypatch.setattr(command, "LOCK", tmp_path / "locks" / "test")
+    monkeypatch.setattr(network, "inside_controller", lambda: False)
+    return state
+
+
+def a_host(name: str, index: int) -> hosts.Host:
+    return hosts.Host(name, index, 8, False, "/driver:/rootfs")
+
+
+class Podman:
+    """Notes what is asked of it, and holds the INPUT rules of both hosts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **states: str) -> None:
+        self.states = states
+        self.asked: list[str] = []
+        self.rules: dict[str, list[str]] = {}
+        monkeypatch.setattr(hosts, "podman", self)
+        monkeypatch.setattr(hosts, "state", lambda host: self.states[host.name])
+        monkeypatch.setattr(network, "plug", lambda index, up: self.asked.append(f"h{index} {'up' if up else 'down'}"))
+
+    def __call__(self, verb: str, *words: str, check: bool = True) -> str:
+        if verb == "exec":
+            container, _, _, action, *rule = words
+            rules = self.rules.setdefault(container, [])
+            if action == "--list-rules":
+                return "".join(rules)
+            line = f"-A INPUT -s {rule[2]}/32 -j DROP\n"
+            if action == "--append":
+                rules.append(line)
+            else:
+                rules.remove(line)
+        else:
+            self.states[words[0].rpartition("-")[2]] = {"pause": "paused", "unpause": "running"}[verb]
+        self.asked.append(verb)
+        return ""
+
+
+def test_faults_can_be_ordered_twice(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts.save({"p1": a_host("p1", 11), "d1": a_host("d1", 12)})
+    podman = Podman(monkeypatch, p1="running", d1="running")
+    for verb, result in (("pause", "paused"), ("resume", "running")):
+        assert [cli.main([verb, "p1"]), cli.main([verb, "p1", "d1"]), cli.main([verb, "p1", "d1"])] == [0, 0, 0]
+        assert podman.states == {"p1": result, "d1": result}
+    assert podman.asked == ["pause", "pause", "unpause", "unpause"]
+
+    for verb, count in (("cut", 1), ("mend", 0)):
+        assert [cli.main([verb, "p1", "d1"]), cli.main([verb, "d1", "p1"])] == [0, 0]
+        assert [len(rules) for rules in podman.rules.values()] == [count, count]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "cut", "mend"])
+def test_faults_of_a_host_that_is_off_are_refused(
+    verb: str, lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.save({"p1": a_host("p1", 11), "d1": a_host("d1", 12)})
+    podman = Podman(monkeypatch, p1="running", d1="off")
+    assert [cli.main([verb, "d1"]), cli.main([verb, "p1", "d1"])] == [1, 1]
+    assert capsys.readouterr().err == "labctl: d1 is off; first: labctl on d1\n" * 2
+    assert podman.asked == []
+
+
+def test_up_leaves_a_cut_cable_out(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman = Podman(monkeypatch, p1="running")
+    monkeypatch.setattr(hosts, "podman", lambda *_words, check: "running\n")
+    monkeypatch.setattr(hosts, "_mount", lambda host: host.folder / "root")
+    assert hosts._boot(a_host("p1", 11), "") is None
+    assert podman.asked == []
+
+
+def test_an_unfinished_disk_is_made_anew(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = a_host("p1", 11)
+    mounted: list[str] = []
+    monkeypatch.setattr(hosts, "run", lambda *words: mounted.append(str(words[0])))
+
+    def interrupted(_: hosts.Host, upper: Path) -> None:
+        place.write(upper / "etc/half", "")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hosts, "_personalise", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hosts._mount(host)
+    assert mounted == []
+
+    monkeypatch.setattr(hosts, "_personalise", lambda _, upper: place.write(upper / "etc/whole", ""))
+    hosts._mount(host)
+    assert [path.name for path in (host.folder / "upper/etc").iterdir()] == ["whole"]
+    monkeypatch.setattr(hosts, "_personalise", interrupted)
+    hosts._mount(host)  # a finished one stays
+    assert mounted == ["mount", "mount"]
+
+
+def test_mounts_are_found_below_a_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "none /a\\040lab tmpfs rw 0 0\nnone /a\\040lab/disk overlay rw 0 0\nnone /a\\040labour tmpfs rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda _self, encoding: lines)
+    assert hosts.mounts(Path("/a lab")) == [Path("/a lab"), Path("/a lab/disk")]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write(tmp_path / "hosts.json", "before")
+
+    def interrupted(_self: Path, _mode: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "chmod", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place.write(tmp_path / "hosts.json", "after")
+    assert (tmp_path / "hosts.json").read_text(encoding="utf-8") == "before"
+
+
+def test_a_namespace_that_is_not_whole_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def run(*words: str | Path, check: bool = True) -> str:
+        done.append(" ".join(map(str, words)))
+        return ""  # no default route
+
+    monkeypatch.setattr(network, "run", run)
+    monkeypatch.setattr(network, "exists", lambda _: True)
+    network.ensure_controller()
+    made = done.index(f"ip netns add {place.NAME}")
+    assert f"ip netns del {place.NAME}" in done[:made]
+    assert done[-1] == f"ip -n {place.NAME} route add unreachable default", "the mark of a whole one comes last"
+
+    done.clear()
+    monkeypatch.setattr(network, "run", lambda *words, check=True: done.append("run") or "unreachable default\n")
+    network.ensure_controller()
+    assert done == ["run"]
+
+
+def test_one_lab_is_not_two_commands(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with command.claimed(["make", "something"], alone=True):
+        assert cli.main(["run", "true"]) == 1
+        said = capsys.readouterr().err
+        assert "another `labctl run` has lab" in said
+        assert "make something)" in said
+        assert "LAB_NAME" in said
+    with command.claimed(["watch"], alone=False), command.claimed(["look"], alone=False):  # on hosts that are there
+        assert cli.main(["run", "--alone", "true"]) == 1
+    with command.claimed(["again"], alone=True):
+        pass
+
+
+SUPERVISE = """
+import os, signal, sys
+sys.path.insert(0, {lab!r})
+from pdlab import command
+for number in command.INTERRUPTIONS:  # the tests themselves may run under nohup
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+command.GRACE, command.LAST_GRACE = 0.5, 1.0
+with command.supervised(sys.argv[1:], os.environ) as (code, interruption):
+    print(code, interruption.name if interruption else None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_outlives_an_interrupted_command(number: signal.Signals, tmp_path: Path) -> None:
+    """Neither what ignores the signal nor what lost its parent by it."""
+    script = textwrap.dedent("""\
+        import signal, subprocess, sys, time
+        stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(300)"
+        child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, start_new_session=True)
+        child.stdout.readline()
+        open(sys.argv[1], "w").write(f"{child.pid}\\n")
+        time.sleep(300)
+    """)
+    noted = tmp_path / "pid"
+    words = [sys.executable, "-c", SUPERVISE.format(lab=str(LAB)), sys.executable, "-c", script, str(noted)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        deadline = time.monotonic() + 30
+        while not (noted.exists() and noted.read_text(encoding="ascii").endswith("\n")):
+            assert time.monotonic() < deadline, "the command has not begun"
+            time.sleep(0.05)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=30)
+    code, name = said.split()
+    assert name == number.name
+    assert int(code) != 0
+    stat = Path("/proc", noted.read_text(encoding="ascii").strip(), "stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_command_that_ends_by_itself_keeps_its_exit_code() -> None:
+    for script, expected in (("exit 3", 3), ("kill -9 $$", 137)):
+        with command.supervised(["sh", "-c", script], {}) as (code, interruption):
+            assert (code, interruption) == (expected, None)
+
+
+@pytest.mark.parametrize("interruption", [None, signal.SIGTERM])
+def test_an_interrupted_command_takes_its_own_hosts_with_it(
+    interruption: signal.Signals | None, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.save({"p1": a_host("p1", 11)})
+    monkeypatch.setattr(network, "ensure_controller", lambda: None)
+    removed: list[str] = []
+    monkeypatch.setattr(hosts, "remove", lambda found: removed.extend(host.name for host in found))
+
+    @contextlib.contextmanager
+    def supervised(*_: object) -> Iterator[tuple[int, signal.Signals | None]]:
+        hosts.save({**hosts.load(), "d1": a_host("d1", 12)})
+        yield 5, interruption
+
+    monkeypatch.setattr(command, "supervised", supervised)
+    assert cli.main(["run", "true"]) == (143 if interruption else 5)
+    assert removed == (["d1"] if interruption else [])
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client")

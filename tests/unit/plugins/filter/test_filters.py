@@ -13,7 +13,6 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.ascend.pd_serving.plugins.filter.plan import plan
 from ansible_collections.ascend.pd_serving.plugins.filter.port_ranges import port_ranges
-from ansible_collections.ascend.pd_serving.plugins.filter.restart_together import restart_together
 from ansible_collections.ascend.pd_serving.plugins.filter.visible_devices import visible_devices
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils import inventories
@@ -197,60 +196,3 @@ def test_visible_devices_in_a_template(render: Render) -> None:
     assert render("{{ [4, 7] | ascend.pd_serving.visible_devices([0, 3, 4, 7]) }}") == "2,3"
     text = "{{ chips | ascend.pd_serving.visible_devices(mapped_chips=mapped) }}"
     assert render(text, chips=[4], mapped=[4, 5]) == "0"
-
-
-# restart_together -------------------------------------------------------------------------------------------------------
-
-
-def unit(**changes: t.Any) -> dict[str, t.Any]:
-    processes = [{"label": f"rank {number}", "health": "ready"} for number in range(2)]
-    return {"deployed": True, "running": True, "current": True, "processes": processes, **changes}
-
-
-def on(**units: t.Any) -> dict[str, t.Any]:
-    return {"units": {name.replace("_", "-"): state for name, state in units.items()}}
-
-
-def test_nothing_to_do() -> None:
-    assert restart_together([on(pd_p=unit()), on(pd_d=unit()), on(pd_d=unit())]) == {
-        "units": [],
-        "reasons": {},
-        "problems": [],
-    }
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"deployed": False, "running": False}, "not deployed"),
-        ({"running": False, "end": {"reason": "rank 1 was killed"}}, "rank 1 was killed"),
-        ({"running": False, "end": None}, "its launcher is gone"),
-        ({"current": False}, "its configuration has changed"),
-        ({"processes": [{"label": "rank 1", "health": "unhealthy"}]}, "rank 1 is not healthy"),
-    ],
-)
-def test_one_host_decides_for_the_instance(changed: dict[str, t.Any], reason: str) -> None:
-    """A data-parallel group lets no member rejoin."""
-    found = restart_together([on(pd_p=unit()), on(pd_d=unit()), on(pd_d=unit(**changed))])
-    assert found == {"units": ["pd-d"], "reasons": {"pd-d": reason}, "problems": []}
-
-
-@pytest.mark.parametrize("health", ["ready", "starting", "none"])
-def test_a_unit_that_is_loading_is_left_alone(health: str) -> None:
-    found = restart_together([on(pd_d=unit(processes=[{"label": "rank 0", "health": health}]))])
-    assert found["units"] == []
-
-
-def test_what_is_refused_is_named_and_what_is_unknown_passed_over() -> None:
-    answers = [on(pd_p=unit(problem="two processes with one name"), pd_d={"unknown": True})]
-    assert restart_together(answers) == {"units": [], "reasons": {}, "problems": ["pd-p: two processes with one name"]}
-
-
-@pytest.mark.parametrize("answers", [[], [None], ["x"], [{}], [{"units": None}], [{"skipped": True}]])
-def test_hosts_without_an_answer(answers: list[t.Any]) -> None:
-    assert restart_together(answers)["units"] == []
-
-
-def test_restart_together_in_a_template(render: Render) -> None:
-    answers = [on(pd_p=unit()), on(pd_d=unit(current=False))]
-    assert render("{{ (found | ascend.pd_serving.restart_together).units }}", found=answers) == ["pd-d"]

@@ -182,19 +182,14 @@ def test_a_file_that_is_no_archive(tmp_path: Path, content: bytes) -> None:
 
 
 class Docker:
-    """As much of a daemon as knows about images."""
+    """As much of a daemon as an archive needs."""
 
-    def __init__(self, root_folder: str = "/", images: tuple[str, ...] = ()) -> None:
+    def __init__(self, root_folder: str = "/") -> None:
         self.root_folder = lambda: root_folder
-        self.has_image = images.__contains__
 
 
 def check(root: Path, archive: str, docker: Docker | None = None) -> list[dict[str, Any]]:
     return docker_check.check_image(docker or Docker(), str(root), IMAGE, archive)  # type: ignore[arg-type]
-
-
-def test_an_image_that_is_there_needs_no_archive(tmp_path: Path) -> None:
-    assert check(tmp_path, "/none.tar", Docker(images=(IMAGE,))) == []
 
 
 def test_an_image_that_will_be_pulled_is_not_judged(tmp_path: Path) -> None:

@@ -147,6 +147,13 @@ def test_argv_and_environment_arrive_byte_for_byte(unit: Unit, tmp_path: Path, l
     assert environ.split(b"\0") == [launcher.encode(f"{k}={v}") for k, v in sorted(env.items())]
 
 
+def test_an_empty_word_arrives(unit: Unit) -> None:
+    show = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    unit.start({"name": "rank0", "argv": [sys.executable, "-c", show, "--root-path", "", "x"]})
+    assert unit.finish()[0] == 1
+    assert json.loads(unit.log()) == ["--root-path", "", "x"]
+
+
 def test_expansion_uses_the_launchers_own_environment(unit: Unit) -> None:
     script = 'echo "$LD_LIBRARY_PATH|${A_PATH-unset}|$HOSTS"'
     env = {"LD_LIBRARY_PATH": "/x:${LD_LIBRARY_PATH:-}", "A_PATH": "$NO_SUCH_NAME", "HOSTS": "$LD_LIBRARY_PATH"}

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, units
+from ansible_collections.ascend.pd_serving.plugins.doc_fragments.site import ModuleDocFragment
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, units
 
 SPEC: dict[str, Any] = {"schema": 1, "unit": "pd-t", "processes": [{"name": "rank0", "argv": ["true"]}]}
 BOOT = "this boot"
@@ -189,16 +191,18 @@ def test_files_are_compared_by_content_and_mode(tmp_path: Path) -> None:
 
 def test_secrets_are_found_and_masked_and_nothing_else_changes() -> None:
     argv = ["vllm", "serve", "--api-key", "k1", "k2", "--port", "7100", "--api-key=k3", "--api_key", "k4"]
+    argv += ["--hf-token", "k5", "--max-num-batched-tokens", "8192"]
     env = {"OPENAI_API_KEY": "e1", "HF_TOKEN": "e2", "my_password": "e3", "AWS_CREDENTIALS": "e4", "PLAIN": "shown"}
     spec = {"processes": [{"name": "a", "argv": argv, "env": {**env, "SECRET_UNSET": None}}, {"name": "b"}], "x": 1}
     spec["container"] = {"env": {"A_TOKEN": "c1", "PLAIN": "shown"}, "image": "shown"}
     before = copy.deepcopy(spec)
-    assert units.secrets(spec) == {"k1", "k2", "k3", "k4", "e1", "e2", "e3", "e4", "c1"}
+    assert units.secrets(spec) == {"k1", "k2", "k3", "k4", "k5", "e1", "e2", "e3", "e4", "c1"}
     shown = units.masked(spec)
     assert spec == before
-    m = units.MASK
+    m = masking.MASK
     assert shown["processes"][0]["argv"] == [
-        *("vllm", "serve", "--api-key", m, m, "--port", "7100", f"--api-key={m}", "--api_key", m)
+        *("vllm", "serve", "--api-key", m, m, "--port", "7100", f"--api-key={m}", "--api_key", m),
+        *("--hf-token", m, "--max-num-batched-tokens", "8192"),
     ]
     assert shown["processes"][0]["env"]["PLAIN"] == "shown"
     assert shown["processes"][0]["env"]["SECRET_UNSET"] is None
@@ -345,3 +349,20 @@ def test_a_lock_held_by_nobody_known_is_reported_not_broken(tmp_path: Path, monk
         holder.communicate()
     assert list(troubles) == ["pd-t"]
     assert "its launcher (pid 60 by state.json) is still there and is no process that can be seen" in troubles["pd-t"]
+
+
+# -- the options that the modules share --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fragment", "options"), [("DOCUMENTATION", units.SITE_OPTIONS), ("LOGS", units.LOG_OPTIONS)])
+def test_the_shared_options_are_documented_as_they_are(fragment: str, options: dict[str, Any]) -> None:
+    documented = yaml.safe_load(getattr(ModuleDocFragment, fragment))["options"]
+    described = {name: entry.pop("description") for name, entry in documented.items()}
+    assert documented == options
+    assert all(described.values())
+
+
+def test_a_site_is_made_of_the_parameters_that_a_module_has() -> None:
+    params = {"cluster": "pd", "root": "/r", "base_dir": "/b", "other": 1}
+    assert units.site_of(params) == units.Site("pd", "/r", "/b")
+    assert units.site_of({**params, "log_dir": "/l"}) == units.Site("pd", "/r", "/b", "/l")

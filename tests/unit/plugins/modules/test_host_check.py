@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, kernel, launcher, procfs, units
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import FakeDocker, serving
 
@@ -184,6 +184,46 @@ def test_a_daemon_that_is_down_is_one_finding(tmp_path: Path, monkeypatch: pytes
     assert [one["check"] for one in result["findings"]] == ["requests", "docker"]
     assert result["findings"][1]["message"].startswith("the docker daemon is not installed or does not run: ")
     assert result["docker"] is None
+
+
+@pytest.fixture
+def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel whose reserved ports were set by us, and the file that keeps them."""
+    monkeypatch.setattr(kernel, "parameter_path", lambda name: str(tmp_path / name))
+    (tmp_path / kernel.RESERVED_PORTS).write_text("7100-7101\n", encoding="ascii")
+    file = tmp_path / "90-pd_serving.conf"
+    file.write_text(f"{kernel.HEADER}{kernel.RESERVED_PORTS} = 7100-7101\n", encoding="ascii")
+    return file
+
+
+def prepare(root: Path, file: Path, **args: Any) -> list[str]:
+    left: list[str] = docker(root, image="example/vllm:1", sysctl_file=str(file), **args)["prepare"]
+    return left
+
+
+def test_nothing_is_left_to_prepare(tmp_path: Path, daemon: FakeDocker, sysctls: Path) -> None:
+    daemon.images = {"example/vllm:1"}
+    assert prepare(tmp_path, sysctls, reserved_ports="7100-7101") == []
+    assert prepare(tmp_path, tmp_path / "none") == [], "nothing is asked of the kernel"
+
+
+def test_what_is_left_to_prepare(tmp_path: Path, daemon: FakeDocker, sysctls: Path) -> None:
+    assert prepare(tmp_path, sysctls, reserved_ports="7100-7102") == ["kernel", "image"]
+    daemon.images = {"example/vllm:1"}
+    assert prepare(tmp_path, sysctls, reserved_ports="7100-7101", hugepages=8) == ["kernel"]
+    assert prepare(tmp_path, tmp_path / "none", reserved_ports="7100-7101") == ["kernel"], "not kept over a reboot"
+
+
+def test_the_library_is_left_to_prepare(
+    tmp_path: Path, daemon: FakeDocker, sysctls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "requests", None)
+    assert prepare(tmp_path, sysctls) == ["requests", "image"]
+
+
+def test_a_process_has_nothing_to_prepare(tmp_path: Path) -> None:
+    assert run(tmp_path, reserved_ports="1-2")["prepare"] == []
 
 
 def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.masking import MASK
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.connectors import VLLM_ASCEND_MODULE
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
@@ -537,6 +538,40 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         "option-value",
         "numbers as text",
         base(p2={"pd_engine_args_extra": {"seed": "7", "gpu-memory-utilization": "0.9"}}),
+    ),
+    *(
+        Provoking(
+            "option-value",
+            f"no size: {value!r}",
+            base(p2={"pd_engine_args_extra": {name: value}}),
+            "p2",
+            f"pd_engine_args_extra.{name}",
+            value,
+            (f"--{name}", repr(value), "16k"),
+        )
+        for name, value in (
+            ("max-model-len", "4'0 $HOME"),
+            ("max_model_len", "1.5K"),
+            ("max-model-len", -2),
+            ("max-model-len", 1.5),
+            ("max-model-len", True),
+            ("max-model-len", ["16k"]),
+            ("max-num-batched-tokens", "auto"),
+            ("max-num-batched-tokens", "-1"),
+            ("max-num-batched-tokens", "16x"),
+        )
+    ),
+    *(
+        Quiet("option-value", f"a size: {value!r}", base(p2={"pd_engine_args_extra": {name: value}}))
+        for name, value in (
+            *(("max-model-len", value) for value in (0, 4096, "4096", "16k", "1.5m", "2K", -1, "-1", "auto", "AUTO")),
+            *(("max-num-batched-tokens", value) for value in (1, "8192", "8k", "1G")),
+        )
+    ),
+    Quiet(
+        "option-value",
+        "another release than the table's",
+        base(all={"pd_vllm_ascend_version": "v0.22.1rc1", "pd_engine_args_common": {"max-model-len": "?"}}),
     ),
     Provoking(
         "engine-id-differs",
@@ -1169,6 +1204,23 @@ CONNECTOR: list[Provoking | Quiet] = [
         (LAYERWISE, "AscendStoreConnector"),
         alone=False,
     ),
+    *(
+        Provoking(
+            "variable-value",
+            f"a pool's backend is {backend!r}",
+            base(all={"pd_kv_pool": {"backend": backend}}),
+            "all",
+            "pd_kv_pool.backend",
+            backend,
+            ("mooncake", "memcache", repr(backend)),
+            alone=False,
+        )
+        for backend in ("redis", "Mooncake", ["mooncake"], 1)
+    ),
+    *(
+        Quiet("variable-value", f"a pool: {pool}", base(all={"pd_kv_pool": pool}), clean=False)
+        for pool in ({}, {"backend": "memcache"}, {"backend": "yuanrong"})
+    ),
     Provoking(
         "pool-not-started",
         "V1 beside a pool",
@@ -1328,6 +1380,52 @@ OPTIONS: list[Provoking | Quiet] = [
         base(all={"pd_engine_env_common": {"GLOO_SOCKET_IFNAME": "eth-data0"}}),
     ),
     Provoking(
+        "api-keys-differ",
+        "prefill and decode have keys of their own",
+        base(
+            prefill={"pd_engine_args": {**PREFILL_ARGS, "api-key": "prefill-key"}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "api-key": ["decode-key", "other-key"]}},
+        ),
+        "d1",
+        "pd_engine_args.api-key",
+        MASK,
+        ("d-a", "p-a", "p1", "proxy"),
+    ),
+    Provoking(
+        "api-keys-differ",
+        "by environment on one host",
+        base(
+            prefill={"pd_engine_env": {"VLLM_API_KEY": "prefill-key"}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "api-key": ["decode-key", "prefill-key"]}},
+            p2={"pd_engine_env_extra": {"VLLM_API_KEY": "another-key"}},
+        ),
+        "p2",
+        "pd_engine_env.VLLM_API_KEY",
+        MASK,
+        ("p-b", "p2", "p-a", "p1"),
+    ),
+    *(
+        Quiet("api-keys-differ", about, base(**changes))
+        for about, changes in (
+            ("one key for all", {"all": {"pd_engine_args_common": {"api-key": "one-key"}}}),
+            (
+                "one in common",
+                {
+                    "all": {"pd_engine_args_common": {"api_key": ["k1", "k2"]}},
+                    "p1": {"pd_engine_args_extra": {"api-key": "k2"}},
+                },
+            ),
+            ("one side is open", {"decode": {"pd_engine_env": {"VLLM_API_KEY": "one-key"}}}),
+            (
+                "the option wins over the environment",
+                {
+                    "all": {"pd_engine_args_common": {"api-key": "k1"}, "pd_engine_env_common": {"VLLM_API_KEY": "k1"}},
+                    "p1": {"pd_engine_env_extra": {"VLLM_API_KEY": "k2"}},
+                },
+            ),
+        )
+    ),
+    Provoking(
         "json-option",
         "Python text",
         base(d2={"pd_engine_args_extra": {"additional-config": "{'recompute_scheduler_enable': True}"}}),
@@ -1354,6 +1452,22 @@ OPTIONS: list[Provoking | Quiet] = [
         True,
         ("speculative-config",),
         alone=False,
+    ),
+    *(
+        Provoking(
+            "json-option",
+            f"no list: {value!r}",
+            base(d2={"pd_engine_args_extra": {"allowed_origins": value}}),
+            "d2",
+            "pd_engine_args_extra.allowed_origins",
+            value,
+            ("--allowed-origins", "d-a", "no JSON list", "YAML list"),
+        )
+        for value in ({"https://example.org": True}, "https://example.org", '{"a": 1}', "['*']")
+    ),
+    *(
+        Quiet("json-option", f"a list: {value!r}", base(d2={"pd_engine_args_extra": {"allowed-methods": value}}))
+        for value in (["GET", "POST"], [], '["GET"]')
     ),
     Quiet(
         "json-option",

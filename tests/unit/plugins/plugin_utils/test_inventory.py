@@ -243,12 +243,50 @@ def test_null_is_as_if_it_were_not_there(variable: str) -> None:
         ("pd_connectors", "pd_connector"),
         ("pd_nodeip", "pd_node_ip"),
         ("pd_Tp_Size", "pd_tp_size"),
+        ("pd_rehersal", "pd_rehearsal"),
+        ("pd_qery", "pd_query"),
     ],
 )
 def test_did_you_mean(name: str, near: str) -> None:
     finding = only(base(d1={name: 1}), "unknown-variable")
     assert (finding.host, finding.variable) == ("d1", name)
     assert f"did you mean {near}?" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "name", ["pd_nonsense", "pd_x", "pd_api_key", "pd_model", "pd_timeout", "pd_host", "pd_version"]
+)
+def test_a_far_name_gets_no_suggestion(name: str) -> None:
+    assert only(base(d1={name: 1}), "unknown-variable").fix == "see docs/inventory.md for the variables there are"
+
+
+def test_every_bad_mount_is_named() -> None:
+    finding = only(base(p1={"pd_mounts": ["/a:/b", "c:/d", "/e", 7]}), "variable-value")
+    assert "'c:/d', '/e', 7;" in finding.message
+    assert "'/a:/b'" not in finding.message
+
+
+@pytest.mark.parametrize("variable", ["ansible_host", "pd_node_ip"])
+def test_a_broken_template_of_an_address_is_said_once(variable: str) -> None:
+    source = base(p2={"pd_node_ip": ABSENT})
+    source["broken"] = [{"host": "p2", "variable": variable, "message": "'x' is undefined"}]
+    assert rules_of(source) == ["template"]
+
+
+def test_a_broken_template_of_a_required_value_is_said_once() -> None:
+    source = base(decode={"pd_tp_size": ABSENT})
+    source["broken"] = [
+        {"host": host, "variable": "pd_tp_size", "message": "'x' is undefined"} for host in ("d1", "d2")
+    ]
+    assert rules_of(source) == ["template"]
+
+
+def test_a_misspelt_host_of_the_proxy() -> None:
+    finding = only(base(groups={"proxy": {"hosts": ["p01"]}}, more={"p01": {}}), "node-ip")
+    assert (finding.host, finding.message) == ("p01", "p01 has neither pd_node_ip nor ansible_host")
+    assert "did you mean p1?" in finding.fix
+    other = only(base(groups={"proxy": {"hosts": ["gateway"]}}, more={"gateway": {}}), "node-ip")
+    assert "did you mean" not in other.fix
 
 
 def test_an_unknown_variable_of_all_hosts_is_said_once() -> None:

@@ -117,6 +117,64 @@ def test_lone_surrogates() -> None:
     assert json.loads(planner.to_json(plan))["cluster"]["served_model_name"] == "m\udc80"
 
 
+SECRET = "s3cret-'value"
+LOGIN = "http://user:passw0rd@proxy.example:3128"
+LONG = {f"OTHER_{number}": "x" * 20 for number in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"p1": {"pd_engine_args_extra": {"api-key": f"-{SECRET}"}}}, "option-value"),
+        ({"p1": {"pd_engine_args_extra": {"api_key": ["good", f"-{SECRET}"]}}}, "option-value"),
+        ({"p1": {"pd_engine_args_extra": {"hf-token": [SECRET]}}}, "option-value"),
+        ({"p1": {"pd_engine_args_extra": {"api-keys": SECRET}}}, "unknown-option"),
+        ({"d1": {"pd_engine_env": {}}, "d2": {"pd_engine_env": {"HF_TOKEN": SECRET}}}, "instance-variable-differs"),
+        (
+            {"d1": {"pd_engine_env": LONG}, "d2": {"pd_engine_env": {**LONG, "A_KEY": SECRET}}},
+            "instance-variable-differs",
+        ),
+        (
+            {"d2": {"pd_engine_env_common": {"A_TOKEN": SECRET}}, "d1": {"pd_engine_env_common": {}}},
+            "cluster-variable-differs",
+        ),
+        ({"d2": {"pd_engin_env": {"A_TOKEN": SECRET}}}, "unknown-variable"),
+        ({"d2": {"pd_api_key": SECRET}}, "unknown-variable"),
+        (
+            {"all": {"pd_engine_env_common": {"OPENAI_API_KEY": SECRET}}, "p1": {"pd_nic": f"a {SECRET}"}},
+            "variable-value",
+        ),
+        ({"all": {"pd_instances": {"p-x": {"pd_engine_env": {"A_KEY": SECRET}}}}}, "instance-entry"),
+        ({"all": {"pd_instances": {"p-a": {"pd_enginenv": {"A_TOKEN": SECRET}}}}}, "unknown-variable"),
+        ({"all": {"pd_instances": {"p-a": {"pd_engine_args": {"api-key": f"-{SECRET}"}}}}}, "option-value"),
+        ({"all": {"pd_image": LOGIN}}, "variable-value"),
+        ({"d1": {"pd_engine_env": {}}, "d2": {"pd_engine_env": {"PROXY": LOGIN}}}, "instance-variable-differs"),
+    ],
+)
+def test_no_finding_tells_a_secret(changes: dict[str, t.Any], rule: str) -> None:
+    plan = planned(base(**changes))
+    assert rule in [finding.rule for finding in plan.findings], told(plan.findings)
+    written = json.dumps(as_json(base(**changes))["findings"])
+    for text in (told(plan.findings), written):
+        assert "s3c" not in text, text
+        assert "passw0rd" not in text, text
+
+
+def test_a_secret_that_is_short_or_no_text_is_masked_where_it_is_named() -> None:
+    (finding,) = planned(base(p1={"pd_engine_args_extra": {"api-key": [True, "-k1"]}})).findings
+    assert (finding.value, "k1" in finding.message) == ("********", False)
+    assert "none of them beginning with '-'" in finding.message
+
+
+def test_what_only_sounds_like_a_secret_is_shown() -> None:
+    (finding,) = planned(base(p1={"pd_engine_args_extra": {"max-num-seqs": "tokens"}})).findings
+    assert (finding.value, "'tokens'" in finding.message) == ("tokens", True)
+    (finding,) = planned(
+        base(p1={"pd_engine_args_extra": {"speculative-config": {"num_speculative_tokens": 0}}})
+    ).findings
+    assert finding.value == 0
+
+
 # Proxy --------------------------------------------------------------------------------------------------------------
 
 

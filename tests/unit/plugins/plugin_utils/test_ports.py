@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import connectors, ports
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import ports, tables
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import PortRange, Role
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     Source,
@@ -58,7 +58,7 @@ def test_listens_on_exactly_what_the_workers_bind(
 ) -> None:
     if connector == HYBRID:
         pcp = 1  # it knows no context parallelism
-    found = ports.kv_listen(connectors.TRANSPORTS[connector], role, 36000, start, local, tp, pp, pcp)
+    found = ports.kv_listen(tables.TRANSPORTS[connector], role, 36000, start, local, tp, pp, pcp)
     wanted = bound(connector, role, 36000, start, local, tp, pp, pcp)
     assert (set(range(found[0], found[1] + 1)) if found else set()) == wanted
 
@@ -91,7 +91,7 @@ def test_worked_ranges(
     sizes: tuple[int, ...],
     listens: tuple[int, int] | None,
 ) -> None:
-    assert ports.kv_listen(connectors.TRANSPORTS[connector], role, kv_port, start, local, *sizes) == listens
+    assert ports.kv_listen(tables.TRANSPORTS[connector], role, kv_port, start, local, *sizes) == listens
 
 
 def test_api_ports() -> None:

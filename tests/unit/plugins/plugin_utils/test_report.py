@@ -85,8 +85,13 @@ def test_plan_without_hardware() -> None:
 
 def test_plan_without_any_placement() -> None:
     lines = report.plan_lines(planned(base(all={"pd_tp_size": ABSENT})))
-    assert "0 vllm processes" in lines[1]
+    assert lines[1] == "2 prefill instances + 1 decode instance: none can be laid out, for what the findings say"
     assert not any(line.startswith("HOST") for line in lines)
+
+
+def test_plan_with_an_instance_that_cannot_be_laid_out() -> None:
+    lines = report.plan_lines(planned(base(d2={"pd_dp_rank_start": 4})))
+    assert lines[1].endswith(" on 2 hosts, 4 vllm processes; not laid out, for what the findings say: d-a")
 
 
 def test_plan_of_an_unknown_version() -> None:
@@ -269,6 +274,24 @@ def test_summary() -> None:
     command = shlex.split(text.rpartition("Try it:")[2])
     assert command[0] == "curl"
     assert "http://192.0.2.11:1999/v1/completions" in command
+
+
+@pytest.mark.parametrize(
+    ("ready", "started", "text"),
+    [
+        (32, True, "32/32 ready after 00:32"),
+        (32, False, "32/32 ready, was up"),
+        (0, True, "0/32 ready, 00:32 after the start"),
+        (16, True, "16/32 ready, 00:32 after the start"),
+        (16, False, "16/32 ready"),
+    ],
+)
+def test_a_share_that_is_not_ready_is_not_said_to_be(ready: int, started: bool, text: str) -> None:
+    plan = planned(base())
+    overview = slices.overview(plan, slices.host_slices(plan, {}))
+    gate = {"d-a": {"ready": ready, "seconds": 32.0, "started": started}}
+    (row,) = (line for line in report.summary_lines(overview, gate, None, [], 0) if line.startswith("d-a"))
+    assert row.endswith(f"  {text}")
 
 
 def test_summary_without_a_verdict_offers_no_command() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import typing as t
 
 import pytest
 
@@ -102,6 +103,29 @@ def test_the_same_fault_on_many_hosts_is_said_once_and_names_the_others() -> Non
     finding = support.only(support.base(all={"pd_nic": "xxxx"}), "placeholder")
     assert finding.host == "p1"
     assert "also on p2, d1, d2" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("additional-config", "nope", "json-option"),
+        ("kv-transfer-config", {"kv_role": "kv_both"}, "planned-argument"),
+        ("uds", "/tmp/x", "planned-argument"),
+        ("enable-expert-parallel", "true", "text-option"),
+        ("max-num-seqs", "many", "option-value"),
+    ],
+)
+def test_a_fault_of_the_common_options_is_said_once(option: str, value: t.Any, rule: str) -> None:
+    finding = support.only(support.base(all={"pd_engine_args_common": {option: value}}), rule)
+    assert finding.variable == f"pd_engine_args_common.{option}"
+
+
+def test_faults_of_common_options_that_differ_by_role_are_both_said() -> None:
+    source = support.base(
+        all={"pd_engine_args_common": {"enable-prefix-caching": True}, "pd_model_family": "hybrid_mamba"}
+    )
+    found = [f for f in support.planned(source).findings if f.rule == "hybrid-prefix-cache"]
+    assert [f.severity for f in found] == ["error", "warning"]
 
 
 def test_many_hosts_are_counted_not_listed() -> None:

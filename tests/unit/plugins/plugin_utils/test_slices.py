@@ -7,14 +7,17 @@ from __future__ import annotations
 import json
 import re
 import stat
+import subprocess
 import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, slices
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.slices import HostRoot
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
+    DECODE_ARGS,
     Source,
     base,
     one_host,
@@ -150,6 +153,42 @@ def test_proxy_unit(connector: str, script: str) -> None:
 # Checks -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, None),
+        ({"all": {"pd_engine_args_common": {"api-key": "one-key"}}}, "one-key"),
+        ({"all": {"pd_engine_args_common": {"api_key": ["first-key", "second-key"]}}}, "first-key"),
+        ({"all": {"pd_engine_env_common": {"VLLM_API_KEY": "env-key"}}}, "env-key"),
+        ({"decode": {"pd_engine_env": {"VLLM_API_KEY": "env-key"}}}, "env-key"),
+        (
+            {
+                "all": {"pd_engine_args_common": {"api-key": ["first-key", "second-key"]}},
+                "d2": {"pd_engine_args_extra": {"api-key": ["other-key", "second-key"]}},
+            },
+            "second-key",
+        ),
+        ({"all": {"pd_engine_args_common": {"api-key": 4711}}}, "4711"),
+        ({"all": {"pd_engine_args_common": {"api-key": ""}}}, None),
+        (
+            {
+                "all": {"pd_engine_args_common": {"api-key": "k1"}},
+                "decode": {"pd_engine_args": {**DECODE_ARGS, "api-key": None}},
+            },
+            "k1",
+        ),
+    ],
+)
+def test_the_proxy_gets_the_key_of_the_engines(changes: dict[str, t.Any], key: str | None) -> None:
+    """Upstream's proxies send the key of their own environment."""
+    (unit,) = slices_of(base(**changes))["p1"]["proxy_units"]
+    assert processes(unit)[0]["env"].get("OPENAI_API_KEY") == key
+    assert "OPENAI_API_KEY" not in unit["container"]["env"]
+    plan = planned(base(**changes))
+    assert "OPENAI_API_KEY" not in planner.to_json(plan).decode()
+    assert "key" not in json.dumps(slices.overview(plan, slices.host_slices(plan, {})))
+
+
 def test_checks_of_a_host() -> None:
     checks = slices_of(base(all={"pd_mounts": ["/mnt/cache:/root/.cache"]}))["p1"]["checks"]
     assert checks["chips"] == list(range(16))
@@ -267,7 +306,7 @@ def test_any_host_name_makes_a_file_name(tmp_path: Path, host: str) -> None:
     slices.write(plan, {}, str(tmp_path))
     content = slices.read(str(tmp_path), host)
     assert content is not None
-    assert content["host"] == host
+    assert content["node_ip"] == "192.0.2.12"
     assert sorted(path.name for path in tmp_path.iterdir()) == [slices.directory(str(tmp_path)).name]
 
 
@@ -277,6 +316,28 @@ def test_writing_twice_is_writing_once(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in slices.directory(str(tmp_path)).iterdir()}
     slices.write(plan, {}, str(tmp_path))
     assert {path.name: path.read_bytes() for path in slices.directory(str(tmp_path)).iterdir()} == before
+
+
+def test_every_word_reaches_the_launcher_and_the_script(tmp_path: Path) -> None:
+    """Empty words too: --root-path "" takes back a root path that a lower layer sets."""
+    source = base(p1={"pd_engine_args_extra": {"root-path": "", "chat-template": "a b'$HOME\\"}})
+    unit = slices_of(source)["p1"]["units"][0]
+    argv = processes(unit)[0]["argv"]
+    assert argv[argv.index("--root-path") + 1] == ""
+    assert launcher.build_spec(unit["launch"]["spec"]).processes[0].argv == tuple(argv)
+
+    vllm = tmp_path / "vllm"
+    vllm.write_text('#!/bin/sh\nprintf "%s\\0" vllm "$@"\n', encoding="utf-8")
+    vllm.chmod(0o755)
+    script = unit["launch"]["files"][0]["content"]
+    positions = ["0,1,2,3,4,5,6,7", "7100", "2", "0", "192.0.2.11", "12321", "8"]
+    run = subprocess.run(
+        ["/bin/bash", "-c", script, "run_dp_template.sh", *positions],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert run.stdout.decode().split("\0")[:-1] == argv
 
 
 def test_slices_hold_the_very_words_of_the_plan() -> None:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 import typing as t
 
 import pytest
@@ -239,3 +241,27 @@ def test_default_image(version: str, suffix: str, image: str) -> None:
 )
 def test_image_tag(image: str, tag: tuple[str, str] | None) -> None:
     assert image_tag(image) == tag
+
+
+SIMULATOR = pathlib.Path(__file__).resolve().parents[4] / "roles" / "rehearsal" / "files" / "vllm_sim"
+# Types in the simulator's parser by kind in the planner's table; a choice is text here.
+TYPES: dict[str, set[str]] = {
+    "flag": {"flag", "bool"},
+    "integer": {"int"},
+    "number": {"float"},
+    "size": {"size"},
+    "size-or-auto": {"size_or_auto"},
+    "json": {"object"},
+    "json-list": {"json"},
+    "words": {"str+", "int+"},
+    "text": {"str", "str?", "choice"},
+}
+
+
+def test_the_option_table_and_the_simulated_parser_agree() -> None:
+    """The planner's kinds and the parser that a rehearsal meets come from one vLLM release."""
+    parser = json.loads((SIMULATOR / "vllm_options_0.23.0.json").read_text(encoding="utf-8"))["options"]
+    types = {name[2:]: "choice" if isinstance(kind, list) else kind for name, kind in parser.items()}
+    kinds = {name: kind for kind in tables.VLLM_OPTION_KINDS for name in tables.vllm_options(kind)}
+    assert set(types) == set(kinds)
+    assert {name for name, kind in kinds.items() if types[name] not in TYPES[kind]} == set()

@@ -35,6 +35,18 @@ GOOD: list[tuple[str, t.Any, t.Any, bool]] = [
     ("pd_model_is_moe", " true ", True, True),
     ("pd_hardware", "a3", "a3", False),
     ("pd_connector", "MooncakeHybridConnector", "MooncakeHybridConnector", False),
+    *(
+        ("pd_image", image, image, False)
+        for image in (
+            *(
+                "vllm",
+                "vllm:latest",
+                "quay.io/ascend/vllm-ascend:v0.23.0-a3",
+                "Registry.example:5000/a__b/c.d-e/f:V1_x",
+            ),
+            *("localhost/x@sha256:" + "0" * 64, "e/x:v1@sha256:" + "a" * 64, "sha256:" + "0" * 64),
+        )
+    ),
     ("pd_cluster_name", "pd", "pd", False),
     ("pd_cluster_name", "Demo_1.2-x", "Demo_1.2-x", False),
     ("pd_nic", "eth0", "eth0", False),
@@ -73,6 +85,10 @@ BAD: dict[str, list[t.Any]] = {
     "pd_model_is_moe": [None, 0, 1, "1", "", "maybe", "truee", [], [True]],
     "pd_hardware": [None, "", "A3", "a3 ", "a5", 3, True, ["a3"]],
     "pd_connector": ["MooncakeD2RHConnectorV1", "mooncakeconnectorv1", "MultiConnector"],
+    "pd_image": [
+        *(None, "", "Bad Image:", "vllm:", "a b", "Upper/Case/x", "x:v1:v2", "x:-v1", "x@sha256:0", "x\n", 1, ["x"]),
+        *("http://quay.io/x", "x/", "/x", "x//y", "x:" + "t" * 129),
+    ],
     "pd_cluster_name": [None, "", "p", "-pd", ".pd", "a b", "a/b", "é1", 12, "pd\n"],
     "pd_nic": [None, "", "eth 0", "eth0;x", "a" * 16, 0, ["eth0"], "eth0\n", "../x"],
     "pd_model_path": [None, "", "models/m", "~/m", "$HOME/m", 1, ["/m"], "/a\0", "/a\nb"],

@@ -1,49 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Filter ascend.pd_serving.restart_together."""
+"""Which units must be started or restarted, decided once over all hosts.
+
+A data-parallel group cannot live without a member and lets none rejoin. When a unit of an instance is gone or has
+another configuration on one host, the instance's units on all hosts must start together.
+"""
 
 from __future__ import annotations
-
-DOCUMENTATION = r"""
-name: restart_together
-author: the ascend.pd_serving contributors (@ascend-pd-serving)
-version_added: 0.1.0
-short_description: Units that must be started or restarted, over all hosts
-description:
-  - A data-parallel group cannot live without a member and lets none rejoin. When a unit of an instance is gone or has
-    another configuration on one host, the instance's units on all hosts must start together.
-options:
-  _input:
-    description: Results of M(ascend.pd_serving.launch_info) of all hosts in the play, called with their planned units.
-    type: list
-    elements: dict
-    required: true
-  instances:
-    description: Instances of the cluster, each with its C(unit) and C(hosts). Needed to see what lies outside C(--limit).
-    type: list
-    elements: dict
-    default: []
-  play_hosts:
-    description: Hosts of the play.
-    type: list
-    elements: str
-    default: []
-"""
-
-EXAMPLES = r"""
-- name: Work out what must start together
-  ansible.builtin.set_fact:
-    to_start: "{{ ansible_play_hosts | map('extract', hostvars, 'found') | ascend.pd_serving.restart_together }}"
-  run_once: true
-"""
-
-RETURN = r"""
-_value:
-  description:
-    - C(units), names of units to start on every host that has them; C(reasons), why, by unit;
-      C(problems), launch specifications that the launcher would refuse, in which case nothing should be stopped.
-  type: dict
-"""
 
 import collections.abc as c
 import typing as t
@@ -88,10 +51,3 @@ def _why(state: t.Mapping[str, t.Any]) -> str | None:
         return "its configuration has changed"
     sick = [process["label"] for process in state["processes"] if process["health"] == "unhealthy"]
     return f"{sick[0]} is not healthy" if sick else None
-
-
-class FilterModule:
-    """Group-wise restarts."""
-
-    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
-        return {"restart_together": restart_together}
