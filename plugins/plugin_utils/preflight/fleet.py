@@ -12,7 +12,6 @@ import re
 import typing as t
 
 from . import facts as f
-from .verdicts import Place
 
 UNANSWERED = frozenset({"busy", "timeout", "denied", "failed", "unknown", "tool_missing", "unsupported"})
 HCCN_CONF = "/etc/hccn.conf"
@@ -155,6 +154,7 @@ class Fleet:
         halves: t.Collection[str] = ("npu", "host"),
     ) -> None:
         self.memory: dict[tuple[str, str], t.Any] = {}
+        self._known: dict[tuple[str, int, str], Answer] = {}
         self.view = view
         self.limits = limits
         self.halves = frozenset(halves)
@@ -215,10 +215,13 @@ class Fleet:
     # What the tools said -----------------------------------------------------------------------------------------
 
     def answer(self, host: str, chip: int, query: str) -> Answer:
-        raw = mapping(self._asked_of_chips(host).get(str(chip))).get(query)
-        if not isinstance(raw, dict) or not isinstance(raw.get("state"), str):
-            return NOTHING
-        return Answer(raw["state"], raw)
+        key = (host, chip, query)
+        known = self._known.get(key)
+        if known is None:
+            raw = mapping(mapping(self._asked_of_chips(host).get(str(chip))).get(query))
+            state = raw.get("state")
+            known = self._known[key] = Answer(state, raw) if isinstance(state, str) else NOTHING
+        return known
 
     def queries(self, host: str, chip: int) -> list[str]:
         """What hccn_tool was asked about a chip (spod is npu-smi's)."""
@@ -321,6 +324,23 @@ class Fleet:
         answer = self.answer(host, chip, "link")
         return answer.ok and (answer.word("link") or "").upper() == "DOWN"
 
+    def port_down(self, host: str, chip: int) -> bool:
+        """Whether the port that pings of a chip go through is down: its vNIC with HCCS, its RoCE port otherwise."""
+        if self.plane != "hccs":
+            return self.link_down(host, chip)
+        answer = self.answer(host, chip, "vnic")
+        return answer.ok and (answer.word("link") or "").upper() == "DOWN"
+
+    @_remembered
+    def super_pod(self, host: str) -> int | None:
+        """The super pod that most chips of a host are in; None where none tells it, or pods do not matter."""
+        if self.hardware != "a3" or self.plane != "hccs":
+            return None
+        answers = [self.answer(host, chip, "spod") for chip in self.present_chips(host)]
+        pods = [answer.number("super_pod_id") for answer in answers if answer.ok]
+        known = collections.Counter(pod for pod in pods if pod is not None)
+        return known.most_common(1)[0][0] if known else None
+
     @functools.cached_property
     def ping_states(self) -> dict[str, set[object]]:
         """What became of the pings that each host sent, as states."""
@@ -328,18 +348,3 @@ class Fleet:
         for ping in self.pings.get("results") or []:
             states[ping["from_host"]].add(ping.get("state"))
         return dict(states)
-
-    @functools.cached_property
-    def ping_outcomes(self) -> dict[Place, list[bool]]:
-        """For each chip, whether each ping that it sent or was the target of passed."""
-        outcomes: dict[Place, list[bool]] = collections.defaultdict(list)
-        for ping in self.pings.get("results") or []:
-            passed = ping.get("state") == "ok" and ping.get("loss_percent") == 0
-            outcomes[Place(ping["from_host"], ping["from_chip"])].append(passed)
-            outcomes[Place(ping["to_host"], ping["to_chip"])].append(passed)
-        return outcomes
-
-    def pings_pass(self, host: str, chip: int) -> bool | None:
-        """Whether every ping of a chip passed; None when there was none."""
-        outcomes = self.ping_outcomes.get(Place(host, chip))
-        return all(outcomes) if outcomes else None

@@ -8,6 +8,7 @@ import typing as t
 
 from ..fleet import HCCN_CONF, Answer, Fleet, address, listing, mapping, network, one_line
 from ..verdicts import Place, Severity, Words
+from . import pings
 from .say import Say, grouped, names, numbers, odd_ones
 
 _UNREAD = Words(
@@ -200,8 +201,8 @@ _LINK = Words(
     "{host} 芯片 {chips} 的 RoCE 链路为 {found}",
     "检查该芯片的线缆、光模块与交换机端口；`hccn_tool -i {first} -link -g` 应为 UP",
 )
-_HARMLESS = "; every hccs_ping of it passed, so the RoCE port is not used here"
-_HARMLESS_ZH = "；其所有 hccs_ping 均通过，说明此处未使用 RoCE 端口"
+_HARMLESS = "; its hccs_pings pass, so the RoCE port is not used here"
+_HARMLESS_ZH = "；其 hccs_ping 通过，说明此处未使用 RoCE 端口"
 _LINK_HARMLESS = Words(
     _LINK.message + _HARMLESS,
     "nothing, if this host has no RoCE cabling; else: " + _LINK.fix,
@@ -220,7 +221,7 @@ def _softened(fleet: Fleet, host: str, chip: int) -> Severity:
     """How bad a bad RoCE link is: on A3 over HCCS it is a false alarm where every hccs_ping passes (seen on real sites)."""
     if fleet.plane != "hccs":
         return "error"
-    passes = fleet.pings_pass(host, chip)
+    passes = pings.reachable(fleet, Place(host, chip))
     return "unknown" if passes is None else "warning" if passes else "error"
 
 

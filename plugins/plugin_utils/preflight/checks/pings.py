@@ -82,21 +82,25 @@ def _edge(ping: f.PingResult) -> Edge:
 
 
 def _judged(fleet: Fleet, say: Say) -> list[f.PingResult]:
-    """Pings that say something about the network: not those of chips whose fault has a verdict of its own."""
-    hosts = set(say.hosts)
-    usable = {Place(host, chip) for host in hosts for chip in fleet.chips(host)}
-    if fleet.plane == "roce":
-        usable = {place for place in usable if not fleet.link_down(place.host, place.chip or 0)}
-    out = []
-    for ping in fleet.pings.get("results") or []:
-        a, b = _edge(ping)
-        if a in usable and b in usable:
-            out.append(ping)
-        elif ping.get("state") != "ok":
-            for place in (a, b):
-                if place.host in hosts:
-                    say.blocked(place.host)
-    return out
+    """Pings that say something about the network; hosts of the others are left open."""
+    pings, others = _sound(fleet, say.hosts)
+    for one in others:
+        for place in _edge(one):
+            if place.host in say.hosts and one.get("state") != "ok":
+                say.blocked(place.host)
+    return pings
+
+
+def _sound(fleet: Fleet, hosts: t.Collection[str]) -> tuple[list[f.PingResult], list[f.PingResult]]:
+    """Pings between chips that can be pinged, and those of chips whose fault has a verdict of its own."""
+    usable = {Place(host, chip) for host in hosts for chip in fleet.chips(host) if not fleet.port_down(host, chip)}
+    sound: list[f.PingResult] = []
+    others: list[f.PingResult] = []
+    for one in fleet.pings.get("results") or []:
+        a, b = _edge(one)
+        pods = {fleet.super_pod(a.host), fleet.super_pod(b.host)} - {None}
+        (sound if a in usable and b in usable and len(pods) < 2 else others).append(one)
+    return sound, others
 
 
 def _read(ping: f.PingResult) -> bool:
@@ -202,40 +206,61 @@ def _explain(
     if not bad:
         return
     by_edge = {_edge(one): one for one in bad}
-    all_edges = [_edge(one) for one in tested]
-
-    def speak(words: Words, place: Place, edges: t.Iterable[Edge], also: t.Iterable[Place], **values: object) -> None:
-        pings = [by_edge[edge] for edge in edges]
+    for culprit in culprits([_edge(one) for one in tested], by_edge):
+        pings = [by_edge[edge] for edge in culprit.edges]
+        first = culprit.edges[0]
         worst = max(pings, key=_badness)
-        more = {"expected": expected, "found": value(worst), "count": len(pings), **_by_hand(fleet, pings[0]), **values}
-        say.say(severity, words, place.host, place.chip, also=also, **t.cast("dict[str, t.Any]", more))
+        values = {
+            **_by_hand(fleet, pings[0]),
+            "count": len(pings),
+            "chips": numbers(place.chip for place in culprit.also if place.chip is not None),
+            "other": first[1].host if first[0].host == culprit.place.host else first[0].host,
+            "ways": f"{first[0]} {'<->' if len(pings) > 1 else '->'} {first[1]}",
+        }
+        say.say(
+            severity,
+            getattr(texts, culprit.kind),
+            *culprit.place,
+            expected=expected,
+            found=value(worst),
+            also=culprit.also,
+            **values,
+        )
 
-    if len(by_edge) == len(set(all_edges)) and len(all_edges) > 2:
-        places = list(dict.fromkeys(Place(place.host) for edge in all_edges for place in edge))
-        speak(texts.fleet, places[0], by_edge, places)
-        return
-    remaining = dict.fromkeys(by_edge)
-    host_bad = _wholly_bad(all_edges, by_edge)
-    for found in blame(host_bad.tested, host_bad.bad):
-        if found.node is not None:
-            edges = [edge for edge in remaining if found.node in (edge[0].host, edge[1].host)]
-            also = _chips_of(edges, found.node)
-            chips = numbers(place.chip for place in also if place.chip is not None)
-            speak(texts.host, Place(found.node), edges, also, chips=chips)
+
+class Culprit(t.NamedTuple):
+    """What a group of bad pings has in common. also: the chips or the other places that take part."""
+
+    kind: t.Literal["fleet", "host", "chip", "hosts", "pair"]
+    place: Place
+    also: list[Place]
+    edges: list[Edge]
+
+
+def culprits(tested: t.Sequence[Edge], bad: t.Collection[Edge]) -> list[Culprit]:
+    """Bad pings explained by as few places as possible. Each bad ping is in exactly one of them."""
+    bad = dict.fromkeys(bad)
+    if bad and len(bad) == len(set(tested)) and len(bad) > 2:
+        places = list(dict.fromkeys(Place(place.host) for edge in tested for place in edge))
+        return [Culprit("fleet", places[0], places, list(bad))]
+    found = []
+    remaining = bad
+    hosts = _wholly_bad(tested, bad)
+    for one in blame(hosts.tested, hosts.bad):
+        if one.node is not None:
+            edges = [edge for edge in remaining if one.node in (edge[0].host, edge[1].host)]
+            found.append(Culprit("host", Place(one.node), _chips_of(edges, one.node), edges))
             remaining = {edge: None for edge in remaining if edge not in set(edges)}
-    rest_tested = [edge for edge in all_edges if edge not in by_edge or edge in remaining]
-    pairs = []
-    for explained in blame(rest_tested, list(remaining)):
+    pairs: list[Edge] = []
+    for explained in blame([edge for edge in tested if edge not in bad or edge in remaining], list(remaining)):
         if explained.node is None:
-            pairs += list(explained.edges)
+            pairs += explained.edges
         else:
-            speak(texts.chip, explained.node, explained.edges, ())
-    _explain_pairs(all_edges, pairs, texts, speak)
+            found.append(Culprit("chip", explained.node, [], list(explained.edges)))
+    return [*found, *_pairs(tested, pairs)]
 
 
-def _explain_pairs(
-    tested: t.Sequence[Edge], pairs: t.Sequence[Edge], texts: Texts, speak: t.Callable[..., None]
-) -> None:
+def _pairs(tested: t.Sequence[Edge], pairs: t.Sequence[Edge]) -> t.Iterator[Culprit]:
     """What no single place explains: everything between two hosts, or one pair of chips."""
     between: dict[frozenset[str], list[Edge]] = collections.defaultdict(list)
     total: collections.Counter[frozenset[str]] = collections.Counter(frozenset((a.host, b.host)) for a, b in tested)
@@ -243,16 +268,33 @@ def _explain_pairs(
         between[frozenset((edge[0].host, edge[1].host))].append(edge)
     for key, edges in between.items():
         if len(key) == 2 and len(edges) == total[key] and len(edges) > 2:
-            first, other = edges[0][0].host, edges[0][1].host
-            speak(texts.hosts, Place(first), edges, [Place(other)], other=other)
+            yield Culprit("hosts", Place(edges[0][0].host), [Place(edges[0][1].host)], edges)
             continue
         couples: dict[frozenset[Place], list[Edge]] = collections.defaultdict(list)
         for edge in edges:
             couples[frozenset(edge)].append(edge)
         for couple in couples.values():
-            a, b = couple[0]
-            ways = f"{a} {'<->' if len(couple) == 2 else '->'} {b}"
-            speak(texts.pair, a, couple, [b], ways=ways)
+            yield Culprit("pair", couple[0][0], [couple[0][1]], couple)
+
+
+def reachable(fleet: Fleet, place: Place) -> bool | None:
+    """Whether the pings say that a chip is reached: not to blame for any that failed. None when it was in none.
+
+    A chip is not worse because one that it pinged is down.
+    """
+    key = ("reachable", "")
+    if key not in fleet.memory:
+        able = [host for host in fleet.hosts if fleet.has("hccn", host) and fleet.has("generation", host)]
+        read = [one for one in _sound(fleet, able)[0] if _read(one)]
+        tested = [_edge(one) for one in read]
+        blamed: set[Place] = set()
+        for culprit in culprits(tested, [_edge(one) for one in read if _loss(one) > 0]):
+            ends = {place for edge in culprit.edges for place in edge}
+            own = {end for end in ends if end.host == culprit.place.host} if culprit.kind == "host" else ends
+            blamed |= {culprit.place} if culprit.kind == "chip" else own
+        fleet.memory[key] = {end: end not in blamed for edge in tested for end in edge}
+    known: dict[Place, bool] = fleet.memory[key]
+    return known.get(place)
 
 
 def _badness(one: f.PingResult) -> float:

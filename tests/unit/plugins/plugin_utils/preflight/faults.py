@@ -313,12 +313,16 @@ def copied_vnic_address(case: Case, host: str) -> None:
 
 @fault("vnic-link", chip=CHIP, hardware=("a3",))
 def vnic_down(case: Case, host: str) -> None:
+    """With all that follows from it."""
     case.query(host, CHIP, "vnic")["link"] = "DOWN"
+    fail_pings(case, lambda one: (host, CHIP) in ends(one))
 
 
 @fault("super-pod", hardware=("a3",), says=("super pod 7",))
 def other_super_pod(case: Case, host: str) -> None:
+    """HCCS does not reach there, so no ping passes either."""
     every_chip(case, host, "spod", super_pod_id=7)
+    fail_pings(case, lambda one: host in (one["from_host"], one["to_host"]))
 
 
 @fault("super-pod", chip=CHIP, hardware=("a3",))

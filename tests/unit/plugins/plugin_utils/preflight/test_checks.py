@@ -230,6 +230,18 @@ def test_a3_link_down_is_an_error_when_a_ping_fails_too() -> None:
     assert sorted(said(case.judge())) == [("link", "error", "d1", 5), ("ping", "error", "d1", 5)]
 
 
+def test_a_host_that_cannot_be_reached_makes_no_other_link_worse() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        faults.every_chip(case, host, "link", link="DOWN")
+    faults.host_cannot_be_reached(case, "d2")
+    assert sorted(said(case.judge())) == [
+        ("link", "error", "d2", None),
+        *(("link", "warning", host, None) for host in ("d1", "p1", "p2")),
+        ("ping", "error", "d2", None),
+    ]
+
+
 def test_a3_link_down_without_any_ping_is_unknown() -> None:
     case = fleets.good("a3", ("d1",))
     case.query("d1", 5, "link")["link"] = "DOWN"
