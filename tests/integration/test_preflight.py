@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import pathlib
 import socket
@@ -140,8 +141,10 @@ def test_nothing_is_changed_and_each_question_asked_once(fleet: Fleet) -> None:
         asked = collections.Counter((tool, arguments) for _start, _end, _code, tool, arguments in calls)
         assert set(asked.values()) == {1}, [call for call, count in asked.items() if count > 1]
         assert not [arguments for _tool, arguments in asked if " -s" in f" {arguments}" or arguments.startswith("set")]
-        hccn = sorted((float(start), float(end)) for start, end, _code, tool, _arguments in calls if tool == "hccn_tool")
-        assert all(second[0] >= first[1] for first, second in zip(hccn, hccn[1:], strict=False)), "one at a time"
+        hccn = sorted(
+            (float(start), float(end)) for start, end, _code, tool, _arguments in calls if tool == "hccn_tool"
+        )
+        assert all(second[0] >= first[1] for first, second in itertools.pairwise(hccn)), "one at a time"
         assert {code for _start, _end, code, _tool, _arguments in calls} == {"0"}
     executed = run.on_hosts()
     assert all(len(tasks) <= 5 for tasks in executed.values()), executed
