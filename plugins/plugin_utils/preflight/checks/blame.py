@@ -19,18 +19,13 @@ class Blame(t.Generic[Node]):
     edges: tuple[tuple[Node, Node], ...]
 
 
-def blame(
-    tested: t.Collection[tuple[Node, Node]],
-    bad: t.Collection[tuple[Node, Node]],
-    end: t.Callable[[Node], Node] | None = None,
-) -> list[Blame[Node]]:
+def blame(tested: t.Collection[tuple[Node, Node]], bad: t.Collection[tuple[Node, Node]]) -> list[Blame[Node]]:
     """Explain directed bad connections by as few places as possible.
 
-    A node is to blame when every connection it was tested on is bad and it was tested with at least two others, of
-    which one can be reached by somebody else. end maps a node to the larger thing it is part of (a chip's host); two
-    parts of one thing do not count as two others. What no node explains is left as pairs.
+    A node is to blame when every connection it was tested on is bad and it was tested with at least two others. Nodes
+    whose others are well are blamed first; what they explain speaks against nobody else. What no node explains is left
+    as pairs.
     """
-    part_of = end or (lambda node: node)
     remaining = dict.fromkeys(bad)
     total: collections.Counter[Node] = collections.Counter()
     others: dict[Node, set[Node]] = collections.defaultdict(set)
@@ -46,11 +41,7 @@ def blame(
     for a, b in remaining:
         edges_of[a].append((a, b))
         edges_of[b].append((a, b))
-    wholly = [
-        node
-        for node, edges in edges_of.items()
-        if len(edges) == total[node] and len({part_of(other) for other in others[node]}) > 1
-    ]
+    wholly = [node for node, edges in edges_of.items() if len(edges) == total[node] and len(others[node]) > 1]
     # Those whose partners work with others first, and of these the ones with most bad connections.
     wholly.sort(key=lambda node: (-sum(other in fine for other in others[node]), -len(edges_of[node])))
     out: list[Blame[Node]] = []

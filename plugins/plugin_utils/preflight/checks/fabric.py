@@ -118,6 +118,14 @@ _CONF_LACKS = Words(
 )
 
 
+_CONF_NOT_LIVE = Words(
+    "{file} gives chip {chip} of {host} the address {expected}, the chip has none",
+    "set it (`hccn_tool -i {chip} -ip -s address {expected} netmask NETMASK`), or take the line out of the file",
+    "{file} 为 {host} 芯片 {chip} 设置了地址 {expected}，但该芯片没有地址",
+    "设置该地址（`hccn_tool -i {chip} -ip -s address {expected} netmask NETMASK`），或从文件中删除该行",
+)
+
+
 def hccn_conf(fleet: Fleet, say: Say) -> None:
     if fleet.plane == "ub":
         return
@@ -158,6 +166,8 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
         # Nothing to compare with. Over RoCE chip-address tells why; with HCCS the address need not be set.
         if fleet.plane == "roce":
             say.blocked(host)
+        elif live.state == "not_configured" and entry.get("address"):
+            say.warning(_CONF_NOT_LIVE, host, chip, expected=entry["address"], found="none", file=HCCN_CONF)
         elif live.state == "not_configured":
             say.ok(host, chip)
         else:
@@ -516,15 +526,15 @@ def lldp(fleet: Fleet, say: Say) -> None:
 
 _SWITCH = {0: "off (0)", 1: "on (1)"}
 _TLS_HOST = Words(
-    "{host} has TLS {found} on chips {chips}, the other chips have it {expected} ({others}): they cannot link",
+    "{host} has TLS {found} on chips {chips}, the other chips have it {expected} ({count} chips of {where}): they cannot link",
     "on {host}: `for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
-    "{host} 芯片 {chips} 的 TLS 为 {found}，其余芯片为 {expected}（{others}）：无法互连",
+    "{host} 芯片 {chips} 的 TLS 为 {found}，其余芯片为 {expected}（{where} 的 {count} 个芯片）：无法互连",
     "在 {host} 上执行：`for i in {list}; do hccn_tool -i $i -tls -s enable {switch}; done`",
 )
 _TLS_CHIP = Words(
-    "chip {chip} of {host} has TLS {found}, the other chips have it {expected} ({others}): they cannot link",
+    "chip {chip} of {host} has TLS {found}, the other chips have it {expected} ({count} chips of {where}): they cannot link",
     "on {host}: `hccn_tool -i {chip} -tls -s enable {switch}`",
-    "{host} 芯片 {chip} 的 TLS 为 {found}，其余芯片为 {expected}（{others}）：无法互连",
+    "{host} 芯片 {chip} 的 TLS 为 {found}，其余芯片为 {expected}（{where} 的 {count} 个芯片）：无法互连",
     "在 {host} 上执行：`hccn_tool -i {chip} -tls -s enable {switch}`",
 )
 _TLS_SPLIT = Words(
@@ -551,14 +561,15 @@ def tls_equal(fleet: Fleet, say: Say) -> None:
         strangers |= set(odd.majority)
         _tls_split(fleet, say, values, odd.majority)
     elif odd is not None:
-        others = _how_many(odd.majority)
+        where = names((place.host for place in odd.majority), 4)
         for value, places in odd.minority.items():
             for host, chips in grouped_by_host(places).items():
                 common: dict[str, t.Any] = {
                     "expected": _SWITCH.get(odd.usual, odd.usual),
                     "found": _SWITCH.get(value, value),
                     "switch": odd.usual,
-                    "others": others,
+                    "count": len(odd.majority),
+                    "where": where,
                 }
                 if len(chips) > 1 and len(chips) == len(fleet.chips(host)):
                     also = [Place(host, chip) for chip in chips]
@@ -583,11 +594,6 @@ def _tls_split(fleet: Fleet, say: Say, values: t.Mapping[Place, int], majority: 
     one = first.chip if len(everywhere) == 1 else None
     also = list(values) if len(everywhere) == 1 else everywhere
     say.error(_TLS_SPLIT, first.host, one, expected="one value", found=found, also=also, list=listed)
-
-
-def _how_many(places: t.Sequence[Place]) -> str:
-    """The same in both languages: 47 chips of d1, d2, p1."""
-    return f"{len(places)} x {names((place.host for place in places), 4)}"
 
 
 def grouped_by_host(places: t.Iterable[Place]) -> dict[str, list[int]]:

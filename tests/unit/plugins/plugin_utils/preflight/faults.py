@@ -257,6 +257,11 @@ def conf_not_readable_by_the_tool(case: Case, host: str) -> None:
             case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "conf_unreadable"}
 
 
+@fault("hccn-conf", "warning", chip=CHIP, hardware=("a3",))
+def address_only_in_conf(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["chips"][str(CHIP)]["ip"] = {"state": "not_configured"}
+
+
 @fault("hccn-conf", "unknown", chip=CHIP, hardware=("a3",))
 def roce_address_not_read(case: Case, host: str) -> None:
     unread(case, host, "ip")

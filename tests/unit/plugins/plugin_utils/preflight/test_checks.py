@@ -215,6 +215,7 @@ def test_a3_without_optics_has_one_warning_per_host_and_kind() -> None:
     for host in fleets.HOSTS:
         faults.every_chip(case, host, "link", link="DOWN")
         faults.every_chip(case, host, "net_health", net_health="Init")
+        case.facts[host]["npu"]["hccn_conf"] = {"state": "empty", "chips": {}}
         for chip in case.chips():
             own = case.facts[host]["npu"]["chips"][str(chip)]
             own.update({query: {"state": "not_configured"} for query in ("ip", "gateway", "netdetect", "lldp")})
@@ -393,6 +394,16 @@ def test_the_second_die_of_a_card_may_show_no_health() -> None:
     assert said(case.judge()) == []
     case.smi("d1", 4)["health"] = "Alarm"
     assert sorted(said(case.judge())) == [("chip-health", "error", "d1", 4), ("chip-health", "error", "d1", 5)]
+
+
+def test_a_rehearsal_needs_no_memory_for_engines() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        case.host(host).update(memory_available_mb=3000, disks={"/": 5000})
+        case.view["hosts"][host]["pool_mb"] = 10**6
+    assert {check for check, _severity, _host, _chip in said(case.judge())} == {"memory", "disk"}
+    case.view["rehearsal"] = True
+    assert said(case.judge()) == []
 
 
 def test_loopback_addresses_of_a_rehearsal_are_on_their_card() -> None:
