@@ -12,8 +12,6 @@ from .fleet import Fleet, Limits
 from .verdicts import RANKS, TAGS, Check, Place, Report, Severity, Tag, Tally, Verdict
 
 # Which half of the facts a tag is about.
-# The hosts of a rehearsal share the memory of one machine, which is none of theirs.
-_NOT_REHEARSED = frozenset(("memory",))
 _HALF_OF: t.Mapping[Tag, str] = {"hardware": "npu", "fabric": "npu", "host": "host", "ports": "host", "image": "host"}
 
 
