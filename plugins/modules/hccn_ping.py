@@ -62,17 +62,9 @@ options:
     description: Seconds for all pings. Those that are left when they are spent are returned as left out.
     type: float
     default: 300
-attributes:
-  check_mode:
-    support: full
-    description: Pings in every mode; a ping changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  platform:
-    support: full
-    platforms: linux
-    description: Where the module works.
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.reads.hosts
 """
 
 EXAMPLES = r"""

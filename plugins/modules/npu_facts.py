@@ -64,17 +64,9 @@ options:
     description: Seconds for all calls. What is left when they are spent has the state V(timeout) and says so.
     type: float
     default: 300
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  platform:
-    support: full
-    platforms: linux
-    description: Where the module works.
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.reads.hosts
 """
 
 EXAMPLES = r"""

@@ -92,17 +92,9 @@ notes:
   - A listener leaves the login session, but a host whose C(logind.conf) says C(KillUserProcesses=yes) ends it with the
     session all the same, unless the user is root.
   - Both sides end connections by a reset, so that no port is left in the state TIME_WAIT.
-attributes:
-  check_mode:
-    support: full
-    description: Nothing of a host is changed in any mode, so that check mode does the same.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  platform:
-    support: full
-    platforms: linux
-    description: Where the module works.
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.reads.hosts
 """
 
 EXAMPLES = r"""

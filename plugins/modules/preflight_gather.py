@@ -27,13 +27,8 @@ options:
     description: More options of these modules, by part. An option that is null is left out.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    description: Changes nothing in any mode.
-    support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
 """
 
 EXAMPLES = r"""

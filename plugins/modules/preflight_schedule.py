@@ -21,29 +21,13 @@ options:
     type: str
     choices: [begin, ask]
     required: true
-  ping_mode:
-    description: V(ring), V(rail) or V(full), see the role preflight.
-    type: str
-    default: rail
-  ping_peers:
-    description: Other hosts that each chip pings with V(rail).
-    type: int
-    default: 8
-  ping_budget:
-    description: Seconds that the pings of a host may take.
-    type: float
-    default: 180
   probe_peers:
     description: Other hosts whose ports a host tries, for each kind of connection.
     type: int
     default: 16
-attributes:
-  check_mode:
-    description: Changes nothing in any mode.
-    support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.pings
 """
 
 EXAMPLES = r"""
