@@ -98,15 +98,8 @@ def _judge(
         asked,
         list(view["hosts"]),
         time.time(),
-        tags=_tags(variables),
+        tags=verdicts.chosen_tags(variables["ansible_run_tags"], variables["ansible_skip_tags"]),
     )
-
-
-def _tags(variables: dict[str, t.Any]) -> list[verdicts.Tag]:
-    """The tags that this run was about: --tags hardware leaves the others' checks out of the report."""
-    run, skip = set(variables.get("ansible_run_tags") or ["all"]), set(variables.get("ansible_skip_tags") or [])
-    everything = bool(run & {"all", "preflight", "tagged"})
-    return [tag for tag in verdicts.TAGS if (everything or tag in run) and tag not in skip]
 
 
 def _write(directory: str, report: verdicts.Report, code: int) -> list[str]:

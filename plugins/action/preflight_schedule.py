@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import preflight
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import facts as f
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import probes, store
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import probes, store, verdicts
 
 # Where this product writes: launch specifications and logs.
 DISKS = ("/opt/pd_serving", "/var/log/pd_serving")
@@ -41,27 +41,38 @@ class ActionModule(ActionBase):
         if view is None:
             raise AnsibleActionFail("there is no plan in this run: run ascend.pd_serving.plan first")
         hosts = [host for host in variables["ansible_play_hosts"] if host in view["hosts"]]
+        tags = set(verdicts.chosen_tags(variables["ansible_run_tags"], variables["ansible_skip_tags"]))
         result["changed"] = False
         try:
             if options["step"] == "begin":
                 kept.forget()
-                _begin(kept, view, hosts)
-                _listen(kept, hosts, options, int(variables["ansible_forks"]))
+                if tags & {"hardware", "fabric"}:
+                    _ask_tools(kept, view, hosts)
+                if tags & {"host", "ports", "image"}:
+                    _ask_host(kept, view, hosts)
+                if "ports" in tags:
+                    _listen(kept, hosts, options, int(variables["ansible_forks"]))
             else:
-                _probe(kept, hosts, options)
-                result["pings"] = _ping(kept, view, hosts, options)
+                if "ports" in tags:
+                    _probe(kept, hosts, options)
+                if "fabric" in tags:
+                    result["pings"] = _ping(kept, view, hosts, options)
         except ValueError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return result
 
 
-def _begin(kept: store.Store, view: f.PlanView, hosts: list[str]) -> None:
+def _ask_tools(kept: store.Store, view: f.PlanView, hosts: list[str]) -> None:
     for host in hosts:
-        row = view["hosts"][host]
-        if row["chips"]:
-            kept.want("npu", host, {"hardware": view["hardware"], "chips": row["chips"], "cluster": view["name"]})
-        models = [row["model_path"]] if row["model_path"] else []
-        kept.want("host", host, {"facts": True, "models": models, "disks": list(DISKS)})
+        chips = view["hosts"][host]["chips"]
+        if chips:
+            kept.want("npu", host, {"hardware": view["hardware"], "chips": chips, "cluster": view["name"]})
+
+
+def _ask_host(kept: store.Store, view: f.PlanView, hosts: list[str]) -> None:
+    for host in hosts:
+        path = view["hosts"][host]["model_path"]
+        kept.want("host", host, {"facts": True, "models": [path] if path else [], "disks": list(DISKS)})
 
 
 def _listen(kept: store.Store, hosts: list[str], options: dict[str, t.Any], forks: int) -> None:

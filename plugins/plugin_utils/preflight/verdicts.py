@@ -11,6 +11,16 @@ Severity = t.Literal["ok", "info", "warning", "error", "unknown"]
 Tag = t.Literal["hardware", "fabric", "host", "ports", "image"]
 TAGS: tuple[Tag, ...] = ("hardware", "fabric", "host", "ports", "image")
 
+EVERYTHING = frozenset(("all", "tagged", "preflight"))
+"""Tags of Ansible that choose the whole role."""
+
+
+def chosen_tags(run: t.Collection[str], skip: t.Collection[str]) -> list[Tag]:
+    """What --tags and --skip-tags leave: nobody is asked, and nothing is judged, beyond that."""
+    everything = bool(EVERYTHING & set(run))
+    return [tag for tag in TAGS if (everything or tag in run) and tag not in skip]
+
+
 # From harmless to worst. Unknown is worse than a warning: nobody has seen that it is good.
 RANKS: tuple[Severity, ...] = ("ok", "info", "warning", "unknown", "error")
 SHOWN: tuple[Severity, ...] = ("error", "unknown", "warning", "info")
