@@ -279,7 +279,8 @@ def test_facts_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("gathered")
 
     monkeypatch.setattr(host_facts, "gather", refuse)
-    assert set(run(tmp_path, models=["/m"], disks=["/d"])) == {"changed", "findings", "prepare", "docker", "invocation"}
+    told = set(run(tmp_path, models=["/m"], disks=["/d"])) - {"invocation"}  # newer ansible-core leaves that out
+    assert told == {"changed", "findings", "prepare", "docker"}
 
 
 def test_facts_of_a_host(tmp_path: Path, running: Any) -> None:
