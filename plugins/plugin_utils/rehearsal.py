@@ -146,22 +146,29 @@ def build_host(
     A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
     """
     root = pathlib.Path(slice_["root"])
+    checks = slice_["checks"]
     wanted = json.dumps(
-        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True
+        [checks["paths"], checks["device_nodes"], slice_["endpoint_files"], chips_per_node, python], sort_keys=True
     )
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
     for chip in range(chips_per_node):
         _touch(root / "dev" / f"davinci{chip}")
-    for node in slice_["checks"]["device_nodes"]:
+    for node in checks["device_nodes"]:
         _touch(root / "dev" / node)
-    for entry in slice_["checks"]["paths"]:
+    for entry in checks["paths"]:
+        if entry["variable"] == "pd_roce_addresses":
+            continue  # an endpoint file of an unknown address is what preflight has to miss
         path = root / entry["path"].strip("/")
         if entry["type"] == "file":
             _touch(path, "{}\n" if path.suffix == ".json" else "")
         else:
             path.mkdir(parents=True, exist_ok=True)
+    for entry in slice_["endpoint_files"]:
+        path = root / entry["path"].strip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(entry["content"], encoding="utf-8")
     _tools(root, files, python)
     workspace = root / "vllm-workspace" / "vllm-ascend"
     workspace.mkdir(parents=True, exist_ok=True)

@@ -107,6 +107,48 @@ def test_prefill_and_decode_on_one_host(rehearse: Make) -> None:
     assert complete(door(cluster), "qwen3")["choices"][0]["text"]
 
 
+def test_staged_in_host_memory(rehearse: Make) -> None:
+    """D2RH: one endpoint per side, and decode's control ports open next to nothing of kv_port's."""
+    cluster = rehearse(INVENTORIES / "1p1d-850e-d2rh")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "dsv4")["choices"][0]["text"]
+    decode = next(placement for placement in cluster.plan()["placements"] if placement["role"] == "decode")
+    ports = [int(listener.rpartition(":")[2]) for listener in cluster.listeners({decode["node_ip"]})]
+    assert set(ports) >= {8200, *range(38100, 38104), *range(38200, 38204)}
+    assert not {36020, 36021, 36022, 36023} & set(ports)
+    assert cluster.run("site.yml").changed() == {}
+
+
+def test_host_roce_finds_its_endpoint_files(rehearse: Make) -> None:
+    """Each engine reads the files of its own chips, in the folder that it has inside the container."""
+    cluster = rehearse(INVENTORIES / "1p1d-950-host-roce")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "qwen3")["choices"][0]["text"]
+    folder = cluster.state / "hosts/d1/opt/mooncake/endpoints"
+    assert sorted(path.name for path in folder.iterdir()) == [f"ub_endpoint_npu_{chip}.json" for chip in range(8)]
+    assert cluster.run("site.yml").changed() == {}
+    assert cluster.run("stop.yml").rc == 0
+    (folder / "ub_endpoint_npu_5.json").write_text("{}", encoding="utf-8")
+    broken = cluster.run("site.yml")
+    assert broken.rc != 0 and "ub_endpoint_npu_5.json" in broken.messages(), broken.stdout
+
+
+def test_host_roce_without_an_address_is_refused_by_preflight(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"] |= {"pd_hardware": "a5", "pd_fabric": "host_roce"}
+    children = inventory["all"]["children"]
+    children["prefill"]["hosts"]["p1"]["pd_roce_addresses"] = {"0": "198.51.100.1", "2": "198.51.100.2"}
+    children["decode"]["hosts"]["d1"]["pd_roce_addresses"] = {"0": "198.51.100.3", "1": "198.51.100.4"}
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("preflight.yml")
+    assert result.rc != 0
+    for chip in (1, 3):
+        assert f"ub_endpoint_npu_{chip}.json does not exist" in result.messages()
+    assert "pd_roce_addresses" in result.messages() and "d1" not in result.stats["failures"]
+
+
 def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path) -> None:
     inventory = small_inventory(tmp_path, decode_hosts=2)
     inventory["all"]["vars"]["pd_dp_mode"] = "internal"

@@ -40,6 +40,7 @@ def test_a_transport_has_the_name_of_its_connector() -> None:
         ("MooncakeConnector", "prefill", "decode", "prefill_first"),
         (HYBRID, "prefill", "decode", "prefill_first"),
         (LAYERWISE, "decode", "prefill", "decode_first"),
+        ("MooncakeD2RHConnectorV1", "prefill", "decode", "prefill_first"),
     ],
 )
 def test_who_binds_who_opens_and_which_proxy(connector: str, binding: str, initiator: str, proxy: str) -> None:
