@@ -119,6 +119,41 @@ def check_executables(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Memory
+# ---------------------------------------------------------------------------------------------------------------------
+
+_GIB_IN_KIB = 1024 * 1024
+
+
+def check_memory(root: str, wanted: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
+    """Host memory that units pin, against all there is: what runs now may be what is about to be replaced.
+
+    A rehearsed host has no memory of its own to look at.
+    """
+    there = _total_memory_gib(units.under(root, "/proc/meminfo")) if wanted else None
+    needed = sum(entry["gib"] for entry in wanted)
+    if there is None or needed < there:
+        return []
+    message = (
+        f"{needed} GiB of memory are pinned ({'; '.join(entry['why'] for entry in wanted)}), but there are {there} GiB"
+    )
+    fix = "run fewer ranks on this host, or give them less KV cache (gpu-memory-utilization)"
+    return [finding("memory", wanted[0]["variable"], needed, message, fix)]
+
+
+def _total_memory_gib(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as stream:
+            for line in stream:
+                words = line.split()
+                if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdigit():
+                    return int(words[1]) // _GIB_IN_KIB
+    except OSError:
+        pass
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Ports
 # ---------------------------------------------------------------------------------------------------------------------
 

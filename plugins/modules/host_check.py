@@ -93,6 +93,24 @@ options:
         description: What needs it, for the message.
         type: str
         default: ''
+  memory:
+    description: Host memory that units pin. Together it must be less than the host has.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      gib:
+        description: How much, in GiB.
+        type: int
+        required: true
+      variable:
+        description: Variable that it comes from.
+        type: str
+        default: ''
+      why:
+        description: How it comes about, for the message.
+        type: str
+        default: ''
   environment:
     description: Laid over the environment before C(PATH) is searched.
     type: dict
@@ -173,7 +191,7 @@ findings:
   contains:
     check:
       description:
-        - One of V(chip), V(device), V(path), V(executable), V(port).
+        - One of V(chip), V(device), V(path), V(executable), V(memory), V(port).
         - With O(engine=docker) also V(requests) (the Python library), V(docker) (the daemon), V(container) (one of
           somebody else), V(image), V(space).
       type: str
@@ -184,7 +202,7 @@ findings:
       description: Variable that the value comes from; may be empty.
       type: str
     value:
-      description: The chip, name, path or port; a list of chips where another container holds them; or null.
+      description: The chip, name, path, port or GiB; a list of chips where another container holds them; or null.
       type: raw
     message:
       description: What is wrong, and who is in the way.
@@ -288,6 +306,12 @@ def main() -> None:
                 "default": [],
                 "options": {"name": {"type": "str", "required": True}, "variable": text, "why": text},
             },
+            "memory": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"gib": {"type": "int", "required": True}, "variable": text, "why": text},
+            },
             "environment": {"type": "dict", "default": {}},
             "engine": {"type": "str", "choices": ["none", "docker"], "default": "none"},
             "containers": {"type": "list", "elements": "str", "default": []},
@@ -308,6 +332,7 @@ def main() -> None:
             *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),
             *host_check.check_paths(params["root"], params["paths"]),
             *host_check.check_executables(params["root"], params["executables"], environ),
+            *host_check.check_memory(params["root"], params["memory"]),
             *seen.findings,
             *host_check.check_ports(
                 site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers

@@ -149,14 +149,53 @@ def test_host_roce_without_an_address_is_refused_by_preflight(rehearse: Make, tm
     assert "pd_roce_addresses" in result.messages() and "d1" not in result.stats["failures"]
 
 
-def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("connector", ["MooncakeConnectorV1", "MooncakeHybridConnector"])
+def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path, connector: str) -> None:
     inventory = small_inventory(tmp_path, decode_hosts=2)
-    inventory["all"]["vars"]["pd_dp_mode"] = "internal"
+    inventory["all"]["vars"] |= {"pd_dp_mode": "internal", "pd_connector": connector}
+    inventory["all"]["vars"]["pd_engine_args_common"]["no-disable-hybrid-kv-cache-manager"] = True
     cluster = rehearse(write(tmp_path, inventory))
     result = cluster.run("site.yml")
     assert result.rc == 0, result.stdout
     assert complete(door(cluster), "m")["choices"][0]["text"]
     assert cluster.run("site.yml").changed() == {}
+
+
+def test_upstreams_internal_topology(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """DeepSeek-R1 with EPLB as upstream's nightly runs it: two prefill instances, decode over a head and a headless host."""
+    speculative = {"num_speculative_tokens": 1, "method": "mtp"}
+    options = {
+        **{"enable-expert-parallel": True, "seed": 1024, "quantization": "ascend", "max-model-len": 36864},
+        **{"trust-remote-code": True, "gpu-memory-utilization": 0.9, "speculative-config": speculative},
+    }
+    prefill = {"pd_dp_size": 2, "pd_tp_size": 8, "pd_engine_args": {"enforce-eager": True, "max-num-seqs": 4}}
+    decode = {"pd_dp_size": 32, "pd_tp_size": 1, "pd_engine_args": {"max-num-seqs": 28}, "pd_dp_rpc_port": 13389}
+    inventory: dict[str, t.Any] = {
+        "all": {
+            "vars": {
+                **{"pd_hardware": "a3", "pd_dp_mode": "internal", "pd_api_port": 8080},
+                **{"pd_model_path": "/models/DeepSeek-R1-0528-W8A8", "pd_served_model_name": "r1"},
+                "pd_engine_args_common": options,
+            },
+            "children": {
+                "prefill": {
+                    "hosts": {"n0": {"ansible_host": "192.0.2.1"}, "n1": {"ansible_host": "192.0.2.2"}},
+                    "vars": prefill,
+                },
+                "decode": {
+                    "hosts": {"n2": {"ansible_host": "192.0.2.3"}, "n3": {"ansible_host": "192.0.2.4"}},
+                    "vars": decode,
+                },
+                "proxy": {"hosts": {"n0": {}}},
+            },
+        }
+    }
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    verified = result.result_of("Send completions through the proxy and read their bodies")
+    assert verified["roles"] == {"prefill": {"reached": 2, "total": 2}, "decode": {"reached": 1, "total": 1}}
+    assert complete(door(cluster), "r1")["choices"][0]["text"]
 
 
 def test_upstreams_own_launcher_starts_the_ranks(rehearse: Make, tmp_path: pathlib.Path) -> None:
