@@ -17,6 +17,7 @@ _OUTER_EXTRA_KEYS = (fabric.ENDPOINT_KEY,)
 
 
 # Keys of kv_connector_extra_config and the variables that give them.
+QOS_IN_CONFIG = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
 D2RH_KEYS = ("d2rh_zmq_port", "d2rh_scheduler_ready_port")
 
 
@@ -72,6 +73,17 @@ def kv_transfer_config(
     if cluster.kv_pool is None:
         return config, findings
     return _with_pool(config, cluster.kv_pool, pool_port), findings
+
+
+def qos_of(instance: Instance) -> tuple[str, t.Any]:
+    """(variable, value) of an instance's transfer priority, wherever it is given; the value is None without one."""
+    if instance.qos_priority is not None:
+        return "pd_qos_priority", instance.qos_priority
+    for member in instance.members:
+        extra = member.kv_transfer_config.get("kv_connector_extra_config")
+        if isinstance(extra, dict) and extra.get("qos_priority") is not None:
+            return QOS_IN_CONFIG, extra["qos_priority"]
+    return "pd_qos_priority", None
 
 
 def effective_engine_id(cluster: Cluster, instance: Instance, member: Member) -> str | None:

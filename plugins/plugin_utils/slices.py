@@ -14,7 +14,7 @@ import os
 import pathlib
 import typing as t
 
-from . import fabric, hostmemory, planner, scripts
+from . import connectors, fabric, hostmemory, planner, scripts, tables
 from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
 from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
@@ -97,7 +97,19 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         if plan.proxy is None
         else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
         "endpoints": endpoints,
+        "priorities": _priorities(plan.cluster),
     }
+
+
+def _priorities(cluster: Cluster) -> list[dict[str, t.Any]]:
+    """Transfer priorities that count, with what the engines of those instances write into their logs about them."""
+    side = connectors.transport(cluster)
+    given = [(instance, connectors.qos_of(instance)[1]) for instance in cluster.of(side.initiator) if side.has_qos]
+    return [
+        {"instance": instance.name, "log_line": f"Injected {tables.fabric_fact('qos_key')}={value}"}
+        for instance, value in given
+        if value is not None
+    ]
 
 
 def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str, dict[str, t.Any]]:

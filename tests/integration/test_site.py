@@ -170,6 +170,7 @@ def test_upstreams_internal_topology(rehearse: Make, tmp_path: pathlib.Path) -> 
     }
     prefill = {"pd_dp_size": 2, "pd_tp_size": 8, "pd_engine_args": {"enforce-eager": True, "max-num-seqs": 4}}
     decode = {"pd_dp_size": 32, "pd_tp_size": 1, "pd_engine_args": {"max-num-seqs": 28}, "pd_dp_rpc_port": 13389}
+    decode["pd_qos_priority"] = 2
     inventory: dict[str, t.Any] = {
         "all": {
             "vars": {
@@ -196,6 +197,10 @@ def test_upstreams_internal_topology(rehearse: Make, tmp_path: pathlib.Path) -> 
     verified = result.result_of("Send completions through the proxy and read their bodies")
     assert verified["roles"] == {"prefill": {"reached": 2, "total": 2}, "decode": {"reached": 1, "total": 1}}
     assert complete(door(cluster), "r1")["choices"][0]["text"]
+    line = "Injected comm_resource_config.qos=2"
+    logs = [cluster.state / f"hosts/{host}/var/log/pd_serving/pd/pd-pd-decode" for host in ("n2", "n3")]
+    assert f"decode: {line}" in result.stdout
+    assert all(line in log.read_text(encoding="utf-8") for folder in logs for log in folder.glob("rank*.log"))
 
 
 def test_upstreams_own_launcher_starts_the_ranks(rehearse: Make, tmp_path: pathlib.Path) -> None:

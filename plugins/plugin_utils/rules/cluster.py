@@ -8,9 +8,9 @@ import re
 import typing as t
 
 from .. import fabric, scripts, tables
-from ..connectors import VLLM_ASCEND_MODULE, effective_engine_id, uses_ascend_module
+from ..connectors import QOS_IN_CONFIG, VLLM_ASCEND_MODULE, effective_engine_id, qos_of, uses_ascend_module
 from ..inventory import image_tag
-from ..model import Finding, Instance
+from ..model import Finding
 from ..variables import VARIABLES, BadValue, convert
 from .context import Context, error, given_environment, warning
 
@@ -259,7 +259,7 @@ def qos(context: Context) -> t.Iterator[Finding]:
     """The side that opens the channel decides its QoS; a value on the other side alone does nothing."""
     yield from _qos_in_config(context)
     yield from _qos_of_the_resource_config(context)
-    given = [(instance, *_qos_of(instance)) for instance in context.complete if _qos_of(instance)[1] is not None]
+    given = [(instance, *qos_of(instance)) for instance in context.complete if qos_of(instance)[1] is not None]
     if not given:
         return
     first, variable, value = given[0]
@@ -285,20 +285,6 @@ def qos(context: Context) -> t.Iterator[Finding]:
         )
 
 
-_QOS_IN_CONFIG = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
-
-
-def _qos_of(instance: Instance) -> tuple[str, t.Any]:
-    """(variable, value) of an instance's priority, wherever it is given; the value is None without one."""
-    if instance.qos_priority is not None:
-        return "pd_qos_priority", instance.qos_priority
-    for member in instance.members:
-        extra = member.kv_transfer_config.get("kv_connector_extra_config")
-        if isinstance(extra, dict) and extra.get("qos_priority") is not None:
-            return _QOS_IN_CONFIG, extra["qos_priority"]
-    return "pd_qos_priority", None
-
-
 def _qos_of_the_resource_config(context: Context) -> t.Iterator[Finding]:
     """The connector writes its priority, 1 if none is given, over a user's own key."""
     key = tables.fabric_fact("qos_key")
@@ -306,7 +292,7 @@ def _qos_of_the_resource_config(context: Context) -> t.Iterator[Finding]:
         return
     for placement in context.placements:
         config = fabric.json_object(placement.processes[0].env.get(fabric.GLOBAL_RESOURCE_CONFIG))
-        written = _qos_of(placement.instance)[1]
+        written = qos_of(placement.instance)[1]
         written = 1 if written is None else written
         if key in config and config[key] != written:
             yield warning(
@@ -341,9 +327,9 @@ def _qos_in_config(context: Context) -> t.Iterator[Finding]:
             yield error(
                 "variable-value",
                 placement.host,
-                _QOS_IN_CONFIG,
+                QOS_IN_CONFIG,
                 value,
-                f"{_QOS_IN_CONFIG} {problem}; it is {value!r}",
+                f"{QOS_IN_CONFIG} {problem}; it is {value!r}",
                 "use pd_qos_priority, 0 to 4",
             )
 
