@@ -152,11 +152,11 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
         paths.append(str(tables.fabric_fact("route_conf")))
     if tables.needs_older_files(cluster.versions):
         paths += [path for path in tables.fabric_fact("older_files") if path != tables.fabric_fact("route_conf")]
-    out = [f"{path}:{path}:ro" for path in paths]
+    folder = endpoint_folder(cluster, member)
+    out = [f"{path}:{path}:ro" for path in paths if path != folder]
     if is_host_roce(cluster):
-        folder = endpoint_folder(cluster, member)
         out.append(f"{member.roce_library}:{member.roce_library}:ro")
-        out = [mount for mount in out if mount.split(":")[1] != folder]
+    if folder is not None:
         out.append(f"{cluster.endpoint_dir}:{folder}:ro")
     return out
 
@@ -171,6 +171,8 @@ def _reads_route_conf(cluster: Cluster, placement: Placement) -> bool:
 
 def mount_type(cluster: Cluster, member: Member, path: str) -> str | None:
     """file or directory for a mount source that the hardware's table does not know."""
-    if not is_host_roce(cluster):
+    if not is_a5(cluster):
         return None
-    return {cluster.endpoint_dir: "directory", member.roce_library: "file"}.get(path)
+    kinds = {cluster.endpoint_dir: "directory"} if endpoint_folder(cluster, member) else {}
+    kinds |= {member.roce_library: "file"} if is_host_roce(cluster) else {}
+    return kinds.get(path)

@@ -24,6 +24,14 @@ UPSTREAM_VERSION = "0.23.0.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
 _FIRST_NET, _NETS, _PER_NET = 16, 224, 250
 _PLACES = _NETS * _PER_NET * _PER_NET
+# Stands for an endpoint file that the user has written himself.
+_ENDPOINT = json.dumps(
+    {
+        "version": "1.3",
+        "net_instance_id": "superpod_0",
+        "endpoint_list": [{"protocol": "ub_ctp", "comm_id": "0" * 32, "placement": "device"}],
+    }
+)
 # A user who gives one of these on the command line would win over the override.
 OVERRIDDEN = (
     "ansible_connection",
@@ -161,7 +169,9 @@ def build_host(
         if entry["variable"] == "pd_roce_addresses":
             continue  # an endpoint file of an unknown address is what preflight has to miss
         path = root / entry["path"].strip("/")
-        if entry["type"] == "file":
+        if entry["type"] == "file" and path.name.startswith("ub_endpoint_npu_"):
+            _touch(path, _ENDPOINT)
+        elif entry["type"] == "file":
             _touch(path, "{}\n" if path.suffix == ".json" else "")
         else:
             path.mkdir(parents=True, exist_ok=True)

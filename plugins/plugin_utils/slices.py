@@ -289,18 +289,21 @@ def _endpoint_files(cluster: Cluster, placements: list[Placement]) -> list[dict[
     ]
 
 
-def _missing_endpoints(cluster: Cluster, placement: Placement) -> dict[str, dict[str, t.Any]]:
-    """Endpoint files that nobody will write: they must be there already, or the engine does not start."""
+def _looked_for_endpoints(cluster: Cluster, placement: Placement) -> dict[str, dict[str, t.Any]]:
+    """Endpoint files that nobody here writes: they must be there already, or the engine does not start."""
     folder = _endpoint_folder(cluster, placement)
+    if folder is None or not fabric.is_a5(cluster):
+        return {}
+    if fabric.is_host_roce(cluster):
+        addresses = fabric.endpoint_addresses(cluster, placement)
+        chips = [chip for chip, address in addresses.items() if address is None]
+        variable, why = "pd_roce_addresses", "Host RoCE of chip {}, for which pd_roce_addresses has no address"
+    else:
+        chips, variable, why = placement.used_chips, "pd_endpoint_dir", "the endpoints of chip {}"
+    paths = {chip: f"{folder}/{fabric.endpoint_name(chip)}" for chip in sorted(chips)}
     return {
-        f"{folder}/{fabric.endpoint_name(chip)}": {
-            "path": f"{folder}/{fabric.endpoint_name(chip)}",
-            "type": "file",
-            "variable": "pd_roce_addresses",
-            "why": f"Host RoCE of chip {chip}, for which pd_roce_addresses has no address",
-        }
-        for chip, address in sorted(fabric.endpoint_addresses(cluster, placement).items())
-        if address is None
+        path: {"path": path, "type": "file", "variable": variable, "why": why.format(chip)}
+        for chip, path in paths.items()
     }
 
 
@@ -352,7 +355,7 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
                     "variable": "pd_mounts",
                     "why": "mounted into the engine's container",
                 }
-        paths |= _missing_endpoints(cluster, placement)
+        paths |= _looked_for_endpoints(cluster, placement)
         for node in fabric.device_nodes(cluster):
             why = "the RDMA devices of Host RoCE"
             paths[node] = {"path": node, "type": "directory", "variable": "pd_fabric", "why": why}

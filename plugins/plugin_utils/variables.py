@@ -499,7 +499,9 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
     for chip, address in value.items():
         if not re.fullmatch(r"[0-9]{1,4}", str(chip)):
             raise BadValue(f"has the key {chip!r}, which is no chip number")
-        out[str(chip)] = _address(variable, address)[0]
+        if str(int(chip)) in out:
+            raise BadValue(f"names chip {int(chip)} twice")
+        out[str(int(chip))] = _address(variable, address)[0]
     if len(set(out.values())) < len(out):
         raise BadValue("gives one address to two chips")
     return out, False

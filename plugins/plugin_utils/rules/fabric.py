@@ -262,23 +262,6 @@ def endpoint_files(context: Context) -> t.Iterator[Finding]:
                 f"{fabric.endpoint_name(seen_as)}, while the file of this chip is {fabric.endpoint_name(chip)}",
                 "leave pd_mapped_chips out and the container privileged: it then sees all chips by their own numbers",
             )
-        if cluster.production_runtime == "docker" and not fabric.is_host_roce(cluster):
-            yield from _not_mounted(context, placement, folder)
-
-
-def _not_mounted(context: Context, placement: Placement, folder: str) -> t.Iterator[Finding]:
-    """With a fabric of its own choice the user's endpoint files are the user's to mount."""
-    mounted = [*fabric.mounts(context.cluster, placement), *placement.member.mounts]
-    targets = [mount.split(":")[1].rstrip("/") for mount in mounted]
-    if not any(f"{folder.rstrip('/')}/".startswith(f"{target}/") for target in targets):
-        yield error(
-            "endpoint-folder",
-            placement.host,
-            _ENDPOINT_VARIABLE,
-            folder,
-            f"{fabric.ENDPOINT_KEY} is {folder}, but nothing is mounted there, so the container has no endpoint files",
-            f"add it to pd_mounts ({folder}:{folder}:ro), or set pd_fabric: host_roce if these are Host RoCE files",
-        )
 
 
 def endpoint_folder_of_the_pool(context: Context) -> t.Iterator[Finding]:

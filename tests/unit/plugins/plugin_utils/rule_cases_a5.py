@@ -286,15 +286,7 @@ HOST_ROCE: list[Provoking | Quiet] = [
         ("absolute",),
         alone=False,
     ),
-    Provoking(
-        "endpoint-folder",
-        "nothing is mounted there",
-        a5(d1=folder("/etc/hixlep")),
-        "d1",
-        "pd_kv_transfer_config.kv_connector_extra_config.ascend_local_comm_res_path",
-        "/etc/hixlep",
-        ("/etc/hixlep", "pd_mounts", "host_roce"),
-    ),
+    Quiet("endpoint-folder", "endpoint files of one's own, at the folder on the host", a5(all=folder("/etc/hixlep"))),
     Quiet(
         "endpoint-folder",
         "endpoint files of one's own for UB",

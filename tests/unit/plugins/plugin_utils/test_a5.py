@@ -325,6 +325,21 @@ def test_both_sides_know_the_folder_inside(more: Variables, path: str) -> None:
         assert any(mount.split(":")[1] == path for mount in container(source, host)["mounts"])
 
 
+def test_files_of_ones_own_for_another_fabric_are_mounted_and_looked_for() -> None:
+    path = {"pd_kv_transfer_config": {"kv_connector_extra_config": {"ascend_local_comm_res_path": "/opt/ep"}}}
+    source = a5(all={**path, "pd_endpoint_dir": "/srv/ep", "pd_hixl_version": "9.0.0"})
+    assert not planned(source).findings, told(planned(source).findings)
+    assert "/srv/ep:/opt/ep:ro" in container(source)["mounts"]
+    assert LOCAL not in env_of(source), "the engines would overwrite it"
+    made = slice_of(source, "p1")
+    assert made["endpoint_files"] == []
+    kinds = {entry["path"]: entry["type"] for entry in made["checks"]["paths"]}
+    assert kinds["/srv/ep"] == "directory"
+    assert {name for name in kinds if "ub_endpoint" in name} == {
+        f"/srv/ep/ub_endpoint_npu_{chip}.json" for chip in range(4)
+    }
+
+
 def test_beside_a_pool_it_stays_outside_and_the_sizes_inside() -> None:
     source = host_roce(all={**FOLDERS, "pd_kv_pool": {"backend": "mooncake"}})
     outer = kv_config(source, "decode", "d1")

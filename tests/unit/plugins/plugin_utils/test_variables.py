@@ -67,6 +67,7 @@ GOOD: list[tuple[str, t.Any, t.Any, bool]] = [
     ("pd_chips", [0, "1"], [0, 1], True),
     ("pd_roce_addresses", {}, {}, False),
     ("pd_roce_addresses", {0: "192.0.2.1", "1": "192.0.2.2"}, {"0": "192.0.2.1", "1": "192.0.2.2"}, False),
+    ("pd_roce_addresses", {"01": "192.0.2.1"}, {"1": "192.0.2.1"}, False),
     ("pd_mounts", [], [], False),
     ("pd_mounts", ["/a:/b", "/a b:/c:ro", "/d:/d:rw"], ["/a:/b", "/a b:/c:ro", "/d:/d:rw"], False),
     ("pd_kv_transfer_config", {"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, False),
