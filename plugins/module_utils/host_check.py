@@ -13,7 +13,7 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, port_probe, procfs, units
 from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket import Container
 
 CLUSTER_LABEL = "pd_serving.cluster"
@@ -116,41 +116,6 @@ def check_executables(
             fix = f"install it, or set {entry['variable']}" if entry["variable"] else "install it"
             found.append(finding("executable", entry["variable"], name, message, fix))
     return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Memory
-# ---------------------------------------------------------------------------------------------------------------------
-
-_GIB_IN_KIB = 1024 * 1024
-
-
-def check_memory(root: str, wanted: t.Sequence[t.Mapping[str, t.Any]]) -> list[Finding]:
-    """Host memory that units pin, against all there is: what runs now may be what is about to be replaced.
-
-    A rehearsed host has no memory of its own to look at.
-    """
-    there = _total_memory_gib(units.under(root, "/proc/meminfo")) if wanted else None
-    needed = sum(entry["gib"] for entry in wanted)
-    if there is None or needed < there:
-        return []
-    message = (
-        f"{needed} GiB of memory are pinned ({'; '.join(entry['why'] for entry in wanted)}), but there are {there} GiB"
-    )
-    fix = "run fewer ranks on this host, or give them less KV cache (gpu-memory-utilization)"
-    return [finding("memory", wanted[0]["variable"], needed, message, fix)]
-
-
-def _total_memory_gib(path: str) -> int | None:
-    try:
-        with open(path, encoding="ascii") as stream:
-            for line in stream:
-                words = line.split()
-                if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdigit():
-                    return int(words[1]) // _GIB_IN_KIB
-    except OSError:
-        pass
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,13 +251,14 @@ def check_ports(
     stats = launcher.all_stats()
     ours = own_processes(site)
     leftovers = left_behind(site)
+    probed = port_probe.listener_pids(site.cluster, site.root)
     found = []
     for wanted, listener in clashes:
         pid = owners.get(listener.inode)
         container = None if pid is None else container_of(pid, containers)
         if pid in leftovers:
             found.append(_leftover_finding(wanted, listener, pid, leftovers[pid]))
-        elif container is not None and is_own(container, site.cluster):
+        elif pid in probed or (container is not None and is_own(container, site.cluster)):
             continue
         elif pid is None or not is_ours(pid, stats, ours, procfs.innermost_pid):
             found.append(_port_finding(wanted, listener, pid, container))

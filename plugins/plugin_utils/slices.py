@@ -14,7 +14,7 @@ import os
 import pathlib
 import typing as t
 
-from . import connectors, fabric, hostmemory, planner, scripts, tables
+from . import connectors, fabric, planner, scripts, tables
 from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
 from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
@@ -307,16 +307,6 @@ def _looked_for_endpoints(cluster: Cluster, placement: Placement) -> dict[str, d
     }
 
 
-def _memory(placements: list[Placement], cluster: Cluster) -> list[dict[str, t.Any]]:
-    """Host memory that this host's engines pin, and how that comes about."""
-    found = []
-    for placement in placements:
-        pinned = hostmemory.pinned(cluster, placement)
-        if pinned is not None and pinned.total_gib is not None:
-            found.append({"gib": pinned.total_gib, "variable": "pd_kv_cache_gib", "why": pinned.arithmetic})
-    return found
-
-
 def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, node_ip: str) -> dict[str, t.Any]:
     """What preflight looks for on the host: chips, device nodes, free ports, paths of the right type."""
     cluster = plan.cluster
@@ -365,7 +355,6 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
         "chips": chips,
         "device_nodes": list(cluster.hardware.device_nodes) if placements else [],
         "ports": ports,
-        "memory": _memory(placements, cluster),
         "paths": list(paths.values()),
         "executables": [{"name": "vllm", "variable": "pd_runtime", "why": "runtime process starts it on the host"}]
         if placements and cluster.runtime == "process"

@@ -20,36 +20,6 @@ def listener(port: int, address: str = "10.0.0.1") -> procfs.Listener:
     return procfs.Listener(address, port, 1)
 
 
-def memory(gib: int) -> dict[str, object]:
-    return {"gib": gib, "variable": "pd_kv_cache_gib", "why": f"4 local ranks x 1 workers x {gib // 4} GiB = {gib} GiB"}
-
-
-@pytest.mark.parametrize(
-    ("meminfo", "wanted", "refused"),
-    [
-        ("MemTotal:       268435456 kB", [200], None),
-        ("MemTotal:       268435456 kB", [256], 256),
-        ("MemTotal:       268435456 kB", [200, 80], 280),
-        ("MemTotal:       268435455 kB", [255], 255),
-        ("MemFree: 1 kB", [200], None),
-        ("MemTotal: much", [200], None),
-        (None, [200], None),
-        ("MemTotal:       1048576 kB", [], None),
-    ],
-)
-def test_pinned_memory(tmp_path: Path, meminfo: str | None, wanted: list[int], refused: int | None) -> None:
-    if meminfo is not None:
-        (tmp_path / "proc").mkdir()
-        (tmp_path / "proc" / "meminfo").write_text(f"{meminfo}\nMemFree:          1 kB\n")
-    found = host_check.check_memory(str(tmp_path), [memory(gib) for gib in wanted])
-    assert [(entry["check"], entry["severity"], entry["value"]) for entry in found] == (
-        [] if refused is None else [("memory", "error", refused)]
-    )
-    for entry in found:
-        assert all(f"{gib} GiB" in entry["message"] for gib in wanted), entry["message"]
-        assert entry["variable"] == "pd_kv_cache_gib"
-
-
 @pytest.mark.parametrize(
     ("wanted", "bound", "clash"),
     [

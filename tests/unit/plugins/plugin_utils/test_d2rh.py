@@ -8,7 +8,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import hostmemory, planner, ports, slices
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import hostmemory, planner, ports
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     Source,
     Variables,
@@ -162,15 +162,6 @@ def test_pinned_memory(more: Variables, total: int | None, words: str) -> None:
     assert (pinned.workers, pinned.total_gib) == (4, total)
     assert words in pinned.arithmetic
     assert hostmemory.pinned(plan.cluster, placement(plan, "prefill-p1", "p1")) is None
-
-
-def test_preflight_gets_the_sum_to_look_at() -> None:
-    made = slices.host_slices(planned(two_on_one_host({}, {"pd_kv_cache_gib": 20})), {})
-    assert [(entry["gib"], entry["variable"]) for entry in made["d1"]["checks"]["memory"]] == [
-        (200, "pd_kv_cache_gib"),
-        (80, "pd_kv_cache_gib"),
-    ]
-    assert made["p1"]["checks"]["memory"] == []
 
 
 def test_two_instances_add_up_on_their_host() -> None:
