@@ -8,7 +8,7 @@ import dataclasses
 import json
 import typing as t
 
-from . import tables
+from . import fabric, tables
 from .layout import is_headless
 from .model import Cluster, Finding, Instance, Member, Placement
 
@@ -227,7 +227,9 @@ def _data_parallel(placement: Placement, dp_rank: int) -> list[str]:
     if instance.external:
         return [*words, "--data-parallel-rank", str(dp_rank), *head]
     if len(instance.members) == 1:
-        return words
+        # One process keeps to IPC and binds nothing; given values are passed on all the same, as recipes have them.
+        given = instance.given & {"pd_dp_address", "pd_dp_rpc_port"}
+        return [*words, *head] if given else words
     words += ["--data-parallel-size-local", str(placement.dp_size_local), *head]
     if is_headless(placement):
         words += ["--headless", "--data-parallel-start-rank", str(placement.dp_rank_start)]
@@ -246,6 +248,8 @@ def environment(cluster: Cluster, instance: Instance, member: Member) -> tuple[d
         ("pd_engine_env_extra", member.engine_env_extra),
     ):
         for name, raw in layer.items():
+            if name == fabric.GLOBAL_RESOURCE_CONFIG:
+                raw = fabric.with_planned(planned.get(name, (None, ""))[0], raw)
             value = None if raw is None else text(raw)
             if name == DEVICES_VARIABLE:
                 findings.append(
@@ -261,7 +265,7 @@ def environment(cluster: Cluster, instance: Instance, member: Member) -> tuple[d
                 )
                 continue
             source = planned.get(name, (None, ""))[1]
-            if source in given and value != planned[name][0]:
+            if source in given and fabric.contradicts(name, value, planned[name][0]):
                 findings.append(
                     Finding(
                         "environment-overrides",
@@ -290,6 +294,7 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
         env[name] = (member.node_ip, "pd_node_ip")
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
         env[name] = (member.nic, "pd_nic")
+    env |= fabric.environment(cluster, member)
     if instance.role == "prefill":
         for name in tables.kv_release_timeout_names(cluster.versions, cluster.connector):
             env[name] = (str(cluster.kv_release_timeout), "pd_kv_release_timeout")

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import typing as t
 
-from . import tables
+from . import fabric, tables
 from .model import Cluster, Finding, Instance, Member, Placement, Role, Transport
 
 VLLM_ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
 KV_ROLE: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 # Read from the outer config by the worker, also under MultiConnector; everything else belongs to the Mooncake child.
 _OUTER_KEYS = ("kv_load_failure_policy",)
-_OUTER_EXTRA_KEYS = ("ascend_local_comm_res_path",)
+_OUTER_EXTRA_KEYS = (fabric.ENDPOINT_KEY,)
+
+
+# Keys of kv_connector_extra_config and the variables that give them.
+QOS_IN_CONFIG = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
+D2RH_KEYS = ("d2rh_zmq_port", "d2rh_scheduler_ready_port")
 
 
 def transport(cluster: Cluster) -> Transport:
@@ -49,8 +54,15 @@ def kv_transfer_config(
         **({} if instance.kv_port is None else {"kv_port": str(instance.kv_port)}),
         "kv_connector_extra_config": {"prefill": dict(agreed["prefill"]), "decode": dict(agreed["decode"])},
     }
+    extra = planned["kv_connector_extra_config"]
     if instance.qos_priority is not None:
-        planned["kv_connector_extra_config"]["qos_priority"] = instance.qos_priority
+        extra["qos_priority"] = instance.qos_priority
+    if transport(cluster).stages and instance.role == "decode":
+        # Control ports of decode only; a shadow has none yet.
+        ports = (instance.d2rh_zmq_port, instance.d2rh_scheduler_ready_port)
+        extra.update({key: port for key, port in zip(D2RH_KEYS, ports, strict=True) if port is not None})
+    if fabric.is_host_roce(cluster):
+        extra[fabric.ENDPOINT_KEY] = fabric.endpoint_folder(cluster, member)
     user = member.kv_transfer_config
     findings = _contradictions(planned, user, member, ())
     config = _deep_merged(planned, user)
@@ -61,6 +73,17 @@ def kv_transfer_config(
     if cluster.kv_pool is None:
         return config, findings
     return _with_pool(config, cluster.kv_pool, pool_port), findings
+
+
+def qos_of(instance: Instance) -> tuple[str, t.Any]:
+    """(variable, value) of an instance's transfer priority, wherever it is given; the value is None without one."""
+    if instance.qos_priority is not None:
+        return "pd_qos_priority", instance.qos_priority
+    for member in instance.members:
+        extra = member.kv_transfer_config.get("kv_connector_extra_config")
+        if isinstance(extra, dict) and extra.get("qos_priority") is not None:
+            return QOS_IN_CONFIG, extra["qos_priority"]
+    return "pd_qos_priority", None
 
 
 def effective_engine_id(cluster: Cluster, instance: Instance, member: Member) -> str | None:
@@ -130,6 +153,9 @@ def _contradictions(
                     "kv_connector": "pd_connector",
                     "kv_port": "pd_kv_port",
                     "qos_priority": "pd_qos_priority",
+                    "d2rh_zmq_port": "pd_d2rh_zmq_port",
+                    "d2rh_scheduler_ready_port": "pd_d2rh_scheduler_ready_port",
+                    fabric.ENDPOINT_KEY: "pd_endpoint_container_dir",
                 }.get(key)
                 reason = f"it is {value!r}, but the plan sets {planned[key]!r}"
                 fix = f"set {owner} instead" if owner else "leave it out: the role follows from the inventory group"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
+from . import fabric
 from .model import Cluster, Placement
 
 
@@ -26,18 +27,20 @@ def log_folder(cluster: Cluster, unit: str) -> str:
 def container(cluster: Cluster, placement: Placement) -> dict[str, t.Any]:
     """What `docker run` needs, with host networking: HCCL takes another container address for another server."""
     hardware, instance = cluster.hardware, placement.instance
-    privileged_sees_all = hardware.privileged and "pd_mapped_chips" not in instance.given
-    chips = (
-        list(range(placement.member.chips_per_node)) if privileged_sees_all else sorted(placement.member.mapped_chips)
-    )
+    chips = sorted(placement.member.mapped_chips)
     return {
         **_base(cluster, unit_name(cluster, instance.name)),
-        "devices": [f"/dev/davinci{chip}" for chip in chips] + [f"/dev/{node}" for node in hardware.device_nodes],
+        "devices": [
+            *(f"/dev/davinci{chip}" for chip in chips),
+            *(f"/dev/{node}" for node in hardware.device_nodes),
+            *fabric.device_nodes(cluster),
+        ],
         "mounts": [*mounts(cluster, placement), *_own_mounts(cluster, unit_name(cluster, instance.name))],
-        "privileged": hardware.privileged,
+        "privileged": cluster.container_privileged,
         "shm_size": hardware.shm_size,
         "ulimits": list(hardware.ulimits),
-        "capabilities": list(hardware.capabilities),
+        "capabilities": [*hardware.capabilities, *fabric.capabilities(cluster)],
+        "memory": f"{cluster.container_memory_gib}g" if cluster.container_memory_gib else "",
         # A group over several hosts cannot take a member back, so docker must not bring one back on its own.
         "restart_policy": "no" if len(instance.members) > 1 else "unless-stopped",
     }
@@ -54,6 +57,7 @@ def proxy_container(cluster: Cluster) -> dict[str, t.Any]:
         "shm_size": cluster.hardware.shm_size,
         "ulimits": [],
         "capabilities": [],
+        "memory": "",
         "restart_policy": "unless-stopped",
     }
 
@@ -87,7 +91,8 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
 
     The model is mounted read-only at its own path unless another mount already holds it.
     """
-    by_target = {_target(mount): mount for mount in (*cluster.hardware.mounts, *placement.member.mounts)}
+    built_in = (*cluster.hardware.mounts, *fabric.mounts(cluster, placement))
+    by_target = {_target(mount): mount for mount in (*built_in, *placement.member.mounts)}
     out, targets = list(by_target.values()), list(by_target)
     if not any(cluster.model_path == target or cluster.model_path.startswith(target + "/") for target in targets):
         out.append(f"{cluster.model_path}:{cluster.model_path}:ro")

@@ -33,6 +33,7 @@ _ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 _PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
 _LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
 _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_A5_NAME = re.compile(r"(atlas ?)?(850e?|950(pr|dt)?)\b")
 _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 
 
@@ -79,7 +80,9 @@ class _Reader:
         self.default_chips = hardware.chips_per_node
         # A rehearsal runs processes but shows what the production runtime would.
         runtime = _production_runtime(self.source["production"]) if self.rehearsal else values["pd_runtime"]
-        self.sees_every_chip = hardware.privileged or runtime == "process"
+        privileged = values["pd_container_privileged"]
+        privileged = hardware.privileged if privileged is None else bool(privileged)
+        self.sees_every_chip = privileged or runtime == "process"
         image, version = self._image(values, given, hardware.image_suffix)
         counts = dict.fromkeys(ROLES, 0)
         instances = []
@@ -109,6 +112,11 @@ class _Reader:
             kv_release_timeout=values["pd_kv_release_timeout"],
             port_reserve=values["pd_port_reserve"],
             container_network=values["pd_container_network"],
+            container_privileged=privileged,
+            container_memory_gib=values["pd_container_memory_gib"],
+            endpoint_dir=values["pd_endpoint_dir"],
+            endpoint_container_dir=values["pd_endpoint_container_dir"],
+            route_conf=values["pd_route_conf"],
             proxy_host=proxy_host,
             proxy_address=self._node_ip(proxy_host, None) if proxy_host else None,
             proxy_port=values["pd_proxy_port"],
@@ -357,10 +365,8 @@ class _Reader:
 
     def _bad_value(self, variable: Variable, host: str, raw: t.Any, problem: str) -> None:
         rule, fix = "variable-value", f"set {variable.name} to a fitting value: {variable.meaning}"
-        if variable.name == "pd_hardware" and str(raw).lower() in ("a5", "950", "850", "850e"):
-            fix = "this release plans a2 and a3 hosts; 850/850E/950 (a5) is not supported yet"
-        elif variable.name == "pd_connector" and raw == "MooncakeD2RHConnectorV1":
-            fix = "MooncakeD2RHConnectorV1 runs on a5 hosts, which this release does not plan yet"
+        if variable.name == "pd_hardware" and _A5_NAME.match(str(raw).lower()):
+            fix = "Atlas 850, 850E and 950 SuperPod (950PR, 950DT) are pd_hardware: a5"
         elif "IPv6" in problem:
             rule, fix = (
                 "node-ip-v6",
@@ -500,6 +506,9 @@ class _Reader:
             engine_args=values["pd_engine_args"],
             engine_env=values["pd_engine_env"],
             qos_priority=values["pd_qos_priority"],
+            d2rh_zmq_port=values["pd_d2rh_zmq_port"],
+            d2rh_scheduler_ready_port=values["pd_d2rh_scheduler_ready_port"],
+            kv_cache_gib=values["pd_kv_cache_gib"],
             given=frozenset(given),
             complete=complete,
         )
@@ -591,6 +600,9 @@ class _Reader:
                 engine_args_extra=values["pd_engine_args_extra"],
                 engine_env_extra=values["pd_engine_env_extra"],
                 roce_addresses=values["pd_roce_addresses"],
+                roce_library=values["pd_roce_library"],
+                net_instance_id=values["pd_net_instance_id"],
+                host_memory_gib=values["pd_host_memory_gib"],
             ),
             given,
             valid,

@@ -59,6 +59,10 @@ class Transport:
     counts_pp: bool
     counts_pcp: bool
     proxy_kind: t.Literal["prefill_first", "decode_first"]
+    # Takes qos_priority in its settings.
+    has_qos: bool = True
+    # Decode stages KV cache in host memory and listens on control ports of its own (D2RH).
+    stages: bool = False
 
     @property
     def initiator(self) -> Role:
@@ -94,6 +98,9 @@ class Member:
     engine_args_extra: dict[str, t.Any]
     engine_env_extra: dict[str, t.Any]
     roce_addresses: dict[str, str]
+    roce_library: str
+    net_instance_id: str
+    host_memory_gib: int | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,6 +128,9 @@ class Instance:
     engine_args: dict[str, t.Any]
     engine_env: dict[str, t.Any]
     qos_priority: int | None
+    d2rh_zmq_port: int | None
+    d2rh_scheduler_ready_port: int | None
+    kv_cache_gib: int | None
     given: frozenset[str]
     complete: bool = True
 
@@ -157,6 +167,11 @@ class Cluster:
     kv_release_timeout: int
     port_reserve: str
     container_network: str
+    container_privileged: bool
+    container_memory_gib: int | None
+    endpoint_dir: str
+    endpoint_container_dir: str | None
+    route_conf: bool | None
     proxy_host: str | None
     proxy_address: str | None
     proxy_port: int

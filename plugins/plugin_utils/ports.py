@@ -10,6 +10,7 @@ instance moves nobody's ports.
 from __future__ import annotations
 
 import collections
+import functools
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import kernel
@@ -49,6 +50,17 @@ def kv_listen(
     return kv_port + dp_rank_start * width, kv_port + (dp_rank_start + dp_size_local) * width - 1
 
 
+def d2rh_listen(base: int, dp_rank_start: int, dp_size_local: int, width: int, per_worker: bool) -> tuple[int, int]:
+    """(first, last) control port that D2RH decode binds on one host; width is tp x pp x pcp.
+
+    Upstream counts by the global rank G: a worker listens on zmq base + G*width + its place in the rank, a rank's
+    scheduler on ready base + G*width. With wide ranks the scheduler's ports lie width apart; the range covers them.
+    """
+    first = base + dp_rank_start * width
+    ranks_last = base + (dp_rank_start + dp_size_local - 1) * width
+    return first, ranks_last + (width - 1 if per_worker else 0)
+
+
 def api_ports(api_port: int, dp_size_local: int) -> tuple[int, int]:
     """One API server per external rank, counted up from the first, as upstream's launcher does."""
     return api_port, api_port + dp_size_local - 1
@@ -85,6 +97,66 @@ def assign(cluster: Cluster, placements: list[Placement], transport: Transport) 
             earlier_on[host].append(instance)
     for placement in placements:
         _fill(placement, transport)
+    if transport.stages:
+        _add_d2rh(complete, by_instance, placements)
+
+
+_D2RH: tuple[tuple[str, int, bool], ...] = (
+    ("d2rh_zmq_port", tables.D2RH_ZMQ_PORT, True),
+    ("d2rh_scheduler_ready_port", tables.D2RH_SCHEDULER_READY_PORT, False),
+)
+D2RH_STEP = 1000
+
+
+def _add_d2rh(complete: list[Instance], by_instance: dict[int, list[Placement]], placements: list[Placement]) -> None:
+    """Control ports of D2RH decode: the given bases, else 38100 and 38200, or the next thousand that is free on all hosts."""
+    taken: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
+    for placement in placements:
+        taken[placement.host] += [(item.first, item.last) for item in placement.ports]
+    decode = [(instance, by_instance[id(instance)]) for instance in complete if instance.role == "decode"]
+    for instance, _own in decode:
+        for name, _default, _per_worker in _D2RH:
+            setattr(instance, name, getattr(instance, name) or _given_d2rh(instance, name))
+    # What is given is where it is; what is chosen keeps clear of it, whichever comes first.
+    for choosing in (False, True):
+        for instance, own in decode:
+            for name, default, per_worker in _D2RH:
+                base = getattr(instance, name)
+                if (base is None) != choosing:
+                    continue
+                if base is None:
+                    base = _free_d2rh(default, own, per_worker, taken)
+                    setattr(instance, name, base)
+                for placement in own:
+                    first, last = _d2rh_of(placement, base, per_worker)
+                    taken[placement.host].append((first, last))
+                    placement.ports.append(PortRange(first, last, name.removesuffix("_port"), f"pd_{name}"))
+
+
+def _free_d2rh(
+    default: int, own: list[Placement], per_worker: bool, taken: t.Mapping[str, list[tuple[int, int]]]
+) -> int:
+    for base in range(default, 65536, D2RH_STEP):
+        wanted = functools.partial(_d2rh_of, base=base, per_worker=per_worker)
+        if not _meets(own, wanted, taken):
+            return base
+    return default
+
+
+def _d2rh_of(placement: Placement, base: int, per_worker: bool) -> tuple[int, int]:
+    width = placement.instance.rank_width
+    return d2rh_listen(base, placement.dp_rank_start, placement.dp_size_local, width, per_worker)
+
+
+def _given_d2rh(instance: Instance, name: str) -> int | None:
+    """A base given in pd_kv_transfer_config, as recipes have it; anything that is no port is left to the rules."""
+    for member in instance.members:
+        extra = member.kv_transfer_config.get("kv_connector_extra_config")
+        value = extra.get(name) if isinstance(extra, dict) else None
+        number = None if isinstance(value, bool) else tables.port(value)
+        if number and number <= 65535:
+            return number
+    return None
 
 
 def _free_lane(used: set[int]) -> int:

@@ -25,6 +25,14 @@ UPSTREAM_VERSION = "0.23.0.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
 _FIRST_NET, _NETS, _PER_NET = 16, 224, 250
 _PLACES = _NETS * _PER_NET * _PER_NET
+# Stands for an endpoint file that the user has written himself.
+_ENDPOINT = json.dumps(
+    {
+        "version": "1.3",
+        "net_instance_id": "superpod_0",
+        "endpoint_list": [{"protocol": "ub_ctp", "comm_id": "0" * 32, "placement": "device"}],
+    }
+)
 # A user who gives one of these on the command line would win over the override.
 OVERRIDDEN = (
     "ansible_connection",
@@ -152,25 +160,32 @@ def build_host(
     A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
     """
     root = pathlib.Path(slice_["root"])
-    wanted = json.dumps(
-        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], generation, chips_per_node, python],
-        sort_keys=True,
-    )
+    checks = slice_["checks"]
+    told = [checks["paths"], checks["device_nodes"], slice_["endpoint_files"], generation, chips_per_node, python]
+    wanted = json.dumps(told, sort_keys=True)
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
     for chip in range(chips_per_node):
         _touch(root / "dev" / f"davinci{chip}")
-    for node in slice_["checks"]["device_nodes"]:
+    for node in checks["device_nodes"]:
         _touch(root / "dev" / node)
     _npus(root, generation, chips_per_node)
-    _tools(root, files, python, [entry["path"] for entry in slice_["checks"]["paths"]])
-    for entry in slice_["checks"]["paths"]:
+    _tools(root, files, python, [entry["path"] for entry in checks["paths"]])
+    for entry in checks["paths"]:
+        if entry["variable"] == "pd_roce_addresses":
+            continue  # an endpoint file of an unknown address is what preflight has to miss
         path = root / entry["path"].strip("/")
-        if entry["type"] == "file":
+        if entry["type"] == "file" and path.name.startswith("ub_endpoint_npu_"):
+            _touch(path, _ENDPOINT)
+        elif entry["type"] == "file":
             _touch(path, "{}\n" if path.suffix == ".json" else "")
         elif not path.exists():
             path.mkdir(parents=True)
+    for entry in slice_["endpoint_files"]:
+        path = root / entry["path"].strip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(entry["content"], encoding="utf-8")
     workspace = root / "vllm-workspace" / "vllm-ascend"
     workspace.mkdir(parents=True, exist_ok=True)
     link = workspace / "examples"

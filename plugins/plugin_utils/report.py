@@ -11,11 +11,13 @@ import time
 import typing as t
 import urllib.parse
 
+from .fabric import is_a5
 from .inventory import some
 from .model import ROLES, Finding, Placement
 from .planner import Plan
 
 MAX_ROWS = 200
+_CONNECTOR_PORTS = ("kv", "d2rh_zmq", "d2rh_scheduler_ready")
 
 
 def table(rows: t.Sequence[t.Sequence[str]]) -> list[str]:
@@ -50,7 +52,7 @@ def plan_lines(plan: Plan) -> list[str]:
         f"{name} {value or '?'}" for name, value in (("CANN", versions.cann), ("Mooncake", versions.mooncake))
     )
     lines = [
-        f"Cluster {cluster.name}: {cluster.hardware.name}, {cluster.connector}, vLLM-Ascend {versions.vllm_ascend} ({inside})",
+        f"Cluster {cluster.name}: {cluster.hardware.name}{_fabric(plan)}, {cluster.connector}, vLLM-Ascend {versions.vllm_ascend} ({inside})",
         f"{' + '.join(per_role)}{_extent(plan)}",
         "",
     ]
@@ -70,6 +72,11 @@ def plan_lines(plan: Plan) -> list[str]:
             + ", ".join(f"{count(number, f'{role} endpoint')}" for role, number in ends.items()),
         ]
     return lines
+
+
+def _fabric(plan: Plan) -> str:
+    cluster = plan.cluster
+    return f" ({cluster.fabric})" if cluster is not None and is_a5(cluster) else ""
 
 
 def _extent(plan: Plan) -> str:
@@ -105,7 +112,7 @@ def _row(placement: Placement) -> tuple[str, ...]:
         span(list(ranks)),
         str(placement.instance.tp_size),
         ports.get("api", "headless"),
-        ports.get("kv", "-"),
+        ",".join(ports[owner] for owner in _CONNECTOR_PORTS if owner in ports) or "-",
         ports.get("dp_rpc", "-"),
     )
 

@@ -14,7 +14,7 @@ import os
 import pathlib
 import typing as t
 
-from . import planner, scripts
+from . import connectors, fabric, planner, scripts, tables
 from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
 from .container import container, mounts, on_host, unit_name
 from .model import Cluster, Placement, Process
@@ -97,7 +97,19 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         if plan.proxy is None
         else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
         "endpoints": endpoints,
+        "priorities": _priorities(plan.cluster),
     }
+
+
+def _priorities(cluster: Cluster) -> list[dict[str, t.Any]]:
+    """Transfer priorities that count, with what the engines of those instances write into their logs about them."""
+    side = connectors.transport(cluster)
+    given = [(instance, connectors.qos_of(instance)[1]) for instance in cluster.of(side.initiator) if side.has_qos]
+    return [
+        {"instance": instance.name, "log_line": f"Injected {tables.fabric_fact('qos_key')}={value}"}
+        for instance, value in given
+        if value is not None
+    ]
 
 
 def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str, dict[str, t.Any]]:
@@ -124,6 +136,7 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "units": [_engine_unit(plan, placement, root) for placement in own],
             "proxy_units": [_proxy_unit(plan)] if is_proxy else [],
             "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
+            "endpoint_files": _endpoint_files(cluster, own),
             "checks": _checks(plan, own, is_proxy, row["node_ip"]),
         }
     return out
@@ -255,6 +268,45 @@ def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:
     ]
 
 
+def _endpoint_folder(cluster: Cluster, placement: Placement) -> str | None:
+    """The endpoint files' folder on the host; without a container it is where the engines look."""
+    folder = fabric.endpoint_folder(cluster, placement.member)
+    if folder is None or cluster.runtime == "process":
+        return folder
+    return on_host(mounts(cluster, placement), folder)
+
+
+def _endpoint_files(cluster: Cluster, placements: list[Placement]) -> list[dict[str, str]]:
+    """Host RoCE: what lies in the endpoint folder, for the chips whose address the inventory tells."""
+    return [
+        {
+            "path": f"{_endpoint_folder(cluster, placement)}/{fabric.endpoint_name(chip)}",
+            "content": fabric.endpoint_content(address, placement.member.net_instance_id),
+        }
+        for placement in placements
+        for chip, address in sorted(fabric.endpoint_addresses(cluster, placement).items())
+        if address is not None
+    ]
+
+
+def _looked_for_endpoints(cluster: Cluster, placement: Placement) -> dict[str, dict[str, t.Any]]:
+    """Endpoint files that nobody here writes: they must be there already, or the engine does not start."""
+    folder = _endpoint_folder(cluster, placement)
+    if folder is None or not fabric.is_a5(cluster):
+        return {}
+    if fabric.is_host_roce(cluster):
+        addresses = fabric.endpoint_addresses(cluster, placement)
+        chips = [chip for chip, address in addresses.items() if address is None]
+        variable, why = "pd_roce_addresses", "Host RoCE of chip {}, for which pd_roce_addresses has no address"
+    else:
+        chips, variable, why = placement.used_chips, "pd_endpoint_dir", "the endpoints of chip {}"
+    paths = {chip: f"{folder}/{fabric.endpoint_name(chip)}" for chip in sorted(chips)}
+    return {
+        path: {"path": path, "type": "file", "variable": variable, "why": why.format(chip)}
+        for chip, path in paths.items()
+    }
+
+
 def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, node_ip: str) -> dict[str, t.Any]:
     """What preflight looks for on the host: chips, device nodes, free ports, paths of the right type."""
     cluster = plan.cluster
@@ -281,14 +333,22 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
         for mount in mounted:
             source, target = mount.split(":")[:2]
             path = target if cluster.runtime == "process" and not cluster.rehearsal else source
-            if path.rstrip("/") != model:
-                kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
+            plain = path.rstrip("/")
+            if fabric.is_host_roce(cluster) and plain == _endpoint_folder(cluster, placement):
+                continue  # made with its files
+            if plain != model:
+                kind = cluster.hardware.mount_types.get(plain) or fabric.mount_type(cluster, placement.member, plain)
+                kind = kind or "any"
                 paths[path] = {
                     "path": path,
                     "type": kind,
                     "variable": "pd_mounts",
                     "why": "mounted into the engine's container",
                 }
+        paths |= _looked_for_endpoints(cluster, placement)
+        for node in fabric.device_nodes(cluster):
+            why = "the RDMA devices of Host RoCE"
+            paths[node] = {"path": node, "type": "directory", "variable": "pd_fabric", "why": why}
         for path, kind in ((model, "directory"), (f"{model}/config.json", "file")):
             paths[path] = {"path": path, "type": kind, "variable": "pd_model_path", "why": "the model to serve"}
     return {

@@ -16,6 +16,8 @@ from .model import Hardware, Transport, Versions
 
 DATA = pathlib.Path(__file__).parent / "data"
 HYBRID_CONNECTOR = "MooncakeHybridConnector"
+D2RH_CONNECTOR = "MooncakeD2RHConnectorV1"
+D2RH_ZMQ_PORT, D2RH_SCHEDULER_READY_PORT = 38100, 38200
 
 _PULL = Transport("MooncakeConnectorV1", "prefill", counts_pp=True, counts_pcp=True, proxy_kind="prefill_first")
 TRANSPORTS: dict[str, Transport] = {
@@ -26,6 +28,8 @@ TRANSPORTS: dict[str, Transport] = {
     HYBRID_CONNECTOR: Transport(
         HYBRID_CONNECTOR, "prefill", counts_pp=True, counts_pcp=False, proxy_kind="prefill_first"
     ),
+    # Built on V1: prefill listens as there, and decode has two more ranges (ports.d2rh_listen).
+    D2RH_CONNECTOR: dataclasses.replace(_PULL, connector=D2RH_CONNECTOR, has_qos=False, stages=True),
     # With vLLM-Ascend's module path the registered name resolves to the same class.
     "MooncakeConnector": dataclasses.replace(_PULL, connector="MooncakeConnector"),
 }
@@ -70,6 +74,37 @@ def hardware(name: str) -> Hardware | None:
     return Hardware(name=name, **facts)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fabric:
+    """What a fabric of a5 hosts needs (data/fabrics.yml); protocol is empty where none has to be named."""
+
+    automatic: bool
+    protocol: str
+
+
+@functools.cache
+def fabric(name: str) -> Fabric:
+    return Fabric(**_load("fabrics.yml")["fabrics"][name])
+
+
+def fabric_names() -> tuple[str, ...]:
+    return tuple(_load("fabrics.yml")["fabrics"])
+
+
+def fabric_fact(name: str) -> t.Any:
+    """Any other entry of data/fabrics.yml."""
+    return _load("fabrics.yml")[name]
+
+
+def needs_older_files(version: Versions) -> bool:
+    return before(version.cann, fabric_fact("older_files_before_cann"))
+
+
+def reads_route_conf(version: Versions) -> bool:
+    """Host UB reads the routing file up to CANN 9.1; an unknown version may."""
+    return version.cann is None or before(version.cann, fabric_fact("route_conf_until_cann"))
+
+
 def hardware_names() -> list[str]:
     return list(_load("hardware.yml"))
 
@@ -92,7 +127,10 @@ def version_key(version: str) -> tuple[int, ...] | None:
 def before(version: str | None, limit: str) -> bool:
     """Whether a release number is older than the limit; False where it is not known."""
     key, bound = version_key(version or ""), version_key(limit)
-    return key is not None and bound is not None and key < bound
+    if key is None or bound is None:
+        return False
+    # 9.1 is 9.1.0, not something older.
+    return key + (0,) * (len(bound) - len(key)) < bound
 
 
 def versions(vllm_ascend: str) -> Versions:
@@ -114,6 +152,12 @@ def kv_release_timeout_names(version: Versions, connector: str) -> list[str]:
         if not row["before"] or before(version.vllm_ascend, row["before"]):
             return list(row.get("hybrid_names", row["names"]) if connector == HYBRID_CONNECTOR else row["names"])
     raise AssertionError("the last row of kv_release_timeout has no limit")
+
+
+def kv_release_timeout_every_name() -> list[str]:
+    """All names there have ever been, also the one that no release reads."""
+    table = _load("versions.yml")
+    return [*table["kv_release_timeout_all"], *table["kv_release_timeout_unread"]]
 
 
 def image_shell_environment() -> dict[str, str]:

@@ -62,7 +62,7 @@ _TABLE = (
         choices=tuple(tables.hardware_names()),
         required=True,
     ),
-    Variable("pd_fabric", "C", "choice", "ub", "Fabric of a5 hosts.", choices=("ub", "ubg", "uboe", "host_roce")),
+    Variable("pd_fabric", "C", "choice", "ub", "Fabric of a5 hosts.", choices=tables.fabric_names()),
     Variable(
         "pd_topology",
         "C",
@@ -106,6 +106,49 @@ _TABLE = (
         "roce",
         {},
         "Host RoCE addresses (a5, host_roce): {physical id: address}.",
+        physical=True,
+    ),
+    Variable(
+        "pd_roce_library",
+        "H",
+        "path",
+        "/usr/lib64/libhrn5-rdmav34.so",
+        "RDMA provider library of the host's driver (a5, host_roce); mounted read-only at the same path.",
+        physical=True,
+    ),
+    Variable(
+        "pd_net_instance_id",
+        "H",
+        "text",
+        "superpod_0",
+        "net_instance_id in the endpoint files (a5, host_roce).",
+        physical=True,
+    ),
+    Variable(
+        "pd_endpoint_dir", "C", "path", "/etc/hixlep", "Folder of the endpoint files on the hosts (a5, host_roce)."
+    ),
+    Variable(
+        "pd_endpoint_container_dir",
+        "C",
+        "path",
+        None,
+        "The same folder inside the containers, ascend_local_comm_res_path (default: pd_endpoint_dir).",
+    ),
+    Variable(
+        "pd_route_conf",
+        "C",
+        "boolean",
+        None,
+        "Mount /lib/route.conf (a5; default: for Host UB where the CANN version reads it).",
+    ),
+    Variable(
+        "pd_host_memory_gib",
+        "H",
+        "integer",
+        None,
+        "Memory of the host in GiB, for the plan's arithmetic (D2RH).",
+        minimum=1,
+        maximum=1048576,
         physical=True,
     ),
     Variable(
@@ -208,6 +251,29 @@ _TABLE = (
         meaning="Base of the connector's ports (default: from 36000 on 16-chip hosts, 28000 on 8-chip hosts).",
         **_PORT,
     ),
+    Variable(
+        "pd_d2rh_zmq_port",
+        "I",
+        default=None,
+        meaning="Base of D2RH decode's pull ports (default: from 38100).",
+        **_PORT,
+    ),
+    Variable(
+        "pd_d2rh_scheduler_ready_port",
+        "I",
+        default=None,
+        meaning="Base of D2RH decode's scheduler ports (default: from 38200).",
+        **_PORT,
+    ),
+    Variable(
+        "pd_kv_cache_gib",
+        "I",
+        "integer",
+        None,
+        "Device KV cache of one worker in GiB, rounded up, as the engine's log tells it (D2RH pins as much host memory).",
+        minimum=1,
+        maximum=65536,
+    ),
     Variable("pd_engine_args_common", "C", "arguments", {}, "Long vllm serve options for all instances."),
     Variable("pd_engine_args", "I", "arguments", {}, "The same for one instance; merged over the common ones."),
     Variable("pd_engine_args_extra", "H", "arguments", {}, "The same for one host; merged last."),
@@ -241,6 +307,22 @@ _TABLE = (
         choices=("documented", "measured"),
     ),
     Variable("pd_container_network", "C", "text", "host", "Container network; only host works."),
+    Variable(
+        "pd_container_privileged",
+        "C",
+        "boolean",
+        None,
+        "Whether engine containers are privileged (default by hardware: a5 only).",
+    ),
+    Variable(
+        "pd_container_memory_gib",
+        "C",
+        "integer",
+        None,
+        "Memory limit of an engine container in GiB (default: no limit).",
+        minimum=1,
+        maximum=1048576,
+    ),
     Variable("pd_proxy_port", "C", default=1999, meaning="Port of the proxy, the users' door.", **_PORT),
     Variable("pd_proxy_workers", "C", "integer", 1, "Worker processes of the P-first proxy.", minimum=1, maximum=64),
     Variable(
@@ -417,7 +499,9 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
     for chip, address in value.items():
         if not re.fullmatch(r"[0-9]{1,4}", str(chip)):
             raise BadValue(f"has the key {chip!r}, which is no chip number")
-        out[str(chip)] = _address(variable, address)[0]
+        if str(int(chip)) in out:
+            raise BadValue(f"names chip {int(chip)} twice")
+        out[str(int(chip))] = _address(variable, address)[0]
     if len(set(out.values())) < len(out):
         raise BadValue("gives one address to two chips")
     return out, False

@@ -107,14 +107,100 @@ def test_prefill_and_decode_on_one_host(rehearse: Make) -> None:
     assert complete(door(cluster), "qwen3")["choices"][0]["text"]
 
 
-def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path) -> None:
+def test_staged_in_host_memory(rehearse: Make) -> None:
+    """D2RH: one endpoint per side, and decode's control ports open next to nothing of kv_port's."""
+    cluster = rehearse(INVENTORIES / "1p1d-850e-d2rh")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "dsv4")["choices"][0]["text"]
+    decode = next(placement for placement in cluster.plan()["placements"] if placement["role"] == "decode")
+    ports = [int(listener.rpartition(":")[2]) for listener in cluster.listeners({decode["node_ip"]})]
+    assert set(ports) >= {8200, *range(38100, 38104), *range(38200, 38204)}
+    assert not {36020, 36021, 36022, 36023} & set(ports)
+    assert cluster.run("site.yml").changed() == {}
+
+
+def test_host_roce_finds_its_endpoint_files(rehearse: Make) -> None:
+    """Each engine reads the files of its own chips, in the folder that it has inside the container."""
+    cluster = rehearse(INVENTORIES / "1p1d-950-host-roce")
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), "qwen3")["choices"][0]["text"]
+    folder = cluster.state / "hosts/d1/opt/mooncake/endpoints"
+    assert sorted(path.name for path in folder.iterdir()) == [f"ub_endpoint_npu_{chip}.json" for chip in range(8)]
+    assert cluster.run("site.yml").changed() == {}
+    assert cluster.run("stop.yml").rc == 0
+    (folder / "ub_endpoint_npu_5.json").write_text("{}", encoding="utf-8")
+    broken = cluster.run("site.yml")
+    assert broken.rc != 0 and "ub_endpoint_npu_5.json" in broken.messages(), broken.stdout
+
+
+def test_host_roce_without_an_address_is_refused_by_preflight(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    inventory = small_inventory(tmp_path)
+    inventory["all"]["vars"] |= {"pd_hardware": "a5", "pd_fabric": "host_roce"}
+    children = inventory["all"]["children"]
+    children["prefill"]["hosts"]["p1"]["pd_roce_addresses"] = {"0": "198.51.100.1", "2": "198.51.100.2"}
+    children["decode"]["hosts"]["d1"]["pd_roce_addresses"] = {"0": "198.51.100.3", "1": "198.51.100.4"}
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("preflight.yml")
+    assert result.rc != 0
+    for chip in (1, 3):
+        assert f"ub_endpoint_npu_{chip}.json does not exist" in result.messages()
+    assert "pd_roce_addresses" in result.messages() and "d1" not in result.stats["failures"]
+
+
+@pytest.mark.parametrize("connector", ["MooncakeConnectorV1", "MooncakeHybridConnector"])
+def test_internal_data_parallelism_with_a_headless_host(rehearse: Make, tmp_path: pathlib.Path, connector: str) -> None:
     inventory = small_inventory(tmp_path, decode_hosts=2)
-    inventory["all"]["vars"]["pd_dp_mode"] = "internal"
+    inventory["all"]["vars"] |= {"pd_dp_mode": "internal", "pd_connector": connector}
+    inventory["all"]["vars"]["pd_engine_args_common"]["no-disable-hybrid-kv-cache-manager"] = True
     cluster = rehearse(write(tmp_path, inventory))
     result = cluster.run("site.yml")
     assert result.rc == 0, result.stdout
     assert complete(door(cluster), "m")["choices"][0]["text"]
     assert cluster.run("site.yml").changed() == {}
+
+
+def test_upstreams_internal_topology(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """DeepSeek-R1 with EPLB as upstream's nightly runs it: two prefill instances, decode over a head and a headless host."""
+    speculative = {"num_speculative_tokens": 1, "method": "mtp"}
+    options = {
+        **{"enable-expert-parallel": True, "seed": 1024, "quantization": "ascend", "max-model-len": 36864},
+        **{"trust-remote-code": True, "gpu-memory-utilization": 0.9, "speculative-config": speculative},
+    }
+    prefill = {"pd_dp_size": 2, "pd_tp_size": 8, "pd_engine_args": {"enforce-eager": True, "max-num-seqs": 4}}
+    decode = {"pd_dp_size": 32, "pd_tp_size": 1, "pd_engine_args": {"max-num-seqs": 28}, "pd_dp_rpc_port": 13389}
+    decode["pd_qos_priority"] = 2
+    inventory: dict[str, t.Any] = {
+        "all": {
+            "vars": {
+                **{"pd_hardware": "a3", "pd_dp_mode": "internal", "pd_api_port": 8080},
+                **{"pd_model_path": "/models/DeepSeek-R1-0528-W8A8", "pd_served_model_name": "r1"},
+                "pd_engine_args_common": options,
+            },
+            "children": {
+                "prefill": {
+                    "hosts": {"n0": {"ansible_host": "192.0.2.1"}, "n1": {"ansible_host": "192.0.2.2"}},
+                    "vars": prefill,
+                },
+                "decode": {
+                    "hosts": {"n2": {"ansible_host": "192.0.2.3"}, "n3": {"ansible_host": "192.0.2.4"}},
+                    "vars": decode,
+                },
+                "proxy": {"hosts": {"n0": {}}},
+            },
+        }
+    }
+    cluster = rehearse(write(tmp_path, inventory))
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    verified = result.result_of("Send completions through the proxy and read their bodies")
+    assert verified["roles"] == {"prefill": {"reached": 2, "total": 2}, "decode": {"reached": 1, "total": 1}}
+    assert complete(door(cluster), "r1")["choices"][0]["text"]
+    line = "Injected comm_resource_config.qos=2"
+    logs = [cluster.state / f"hosts/{host}/var/log/pd_serving/pd/pd-pd-decode" for host in ("n2", "n3")]
+    assert f"decode: {line}" in result.stdout
+    assert all(line in log.read_text(encoding="utf-8") for folder in logs for log in folder.glob("rank*.log"))
 
 
 def test_upstreams_own_launcher_starts_the_ranks(rehearse: Make, tmp_path: pathlib.Path) -> None:

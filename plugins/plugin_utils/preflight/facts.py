@@ -227,6 +227,7 @@ class HostView(t.TypedDict):
     workers: int  # engine processes, one per chip
     memory_utilization: float  # the share of a chip's memory that the engine wants, the largest of its instances
     pool_mb: int  # host memory that the KV pool takes
+    pinned_mb: int  # host memory that decode stages KV cache in (D2RH)
 
 
 class PlanView(t.TypedDict):

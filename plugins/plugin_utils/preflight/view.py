@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .. import planner
+from .. import hostmemory, planner
 from ..container import mounts, on_host
 from ..model import Cluster, Placement
 from . import facts as f
@@ -55,6 +55,7 @@ def _host(cluster: Cluster, row: t.Mapping[str, t.Any], placements: t.Sequence[P
         "workers": workers,
         "memory_utilization": max((_utilization(placement) for placement in placements), default=MEMORY_UTILIZATION),
         "pool_mb": workers * _segment_mb(cluster),
+        "pinned_mb": 1024 * sum(_pinned_gib(cluster, placement) for placement in placements),
     }
 
 
@@ -76,6 +77,12 @@ def _utilization(placement: Placement) -> float:
                 except ValueError:
                     return MEMORY_UTILIZATION
     return MEMORY_UTILIZATION
+
+
+def _pinned_gib(cluster: Cluster, placement: Placement) -> int:
+    """Host memory that D2RH decode pins; 0 where there is none or its size is not known."""
+    pinned = hostmemory.pinned(cluster, placement)
+    return (pinned.total_gib or 0) if pinned else 0
 
 
 def _segment_mb(cluster: Cluster) -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .. import scripts, tables
-from ..connectors import VLLM_ASCEND_MODULE, effective_engine_id, uses_ascend_module
+from .. import fabric, scripts, tables
+from ..connectors import QOS_IN_CONFIG, VLLM_ASCEND_MODULE, effective_engine_id, qos_of, uses_ascend_module
 from ..inventory import image_tag
 from ..model import Finding
 from ..variables import VARIABLES, BadValue, convert
-from .context import Context, error, warning
+from .context import Context, error, given_environment, warning
 
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
@@ -153,15 +153,27 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
     cluster = context.cluster
     if cluster.kv_release_timeout < KV_RELEASE_TIMEOUT_MINIMUM:
         yield _timeout_too_short("all", "pd_kv_release_timeout", cluster.kv_release_timeout)
-    names = tables.kv_release_timeout_names(cluster.versions, cluster.connector)
+    read = tables.kv_release_timeout_names(cluster.versions, cluster.connector)
     for placement in context.placements:
         env = placement.processes[0].env
-        for name in names if placement.instance.role == "prefill" else ():
+        for name in tables.kv_release_timeout_every_name():
             value = env.get(name)
-            if value == str(cluster.kv_release_timeout) or value is None:
+            if value is None or (name in read and value == str(cluster.kv_release_timeout)):
                 continue
-            if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < KV_RELEASE_TIMEOUT_MINIMUM:
-                yield _timeout_too_short(placement.host, f"pd_engine_env.{name}", value)
+            variable = given_environment(context, placement, name)
+            too_short = not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < KV_RELEASE_TIMEOUT_MINIMUM
+            if placement.instance.role == "prefill" and too_short:
+                yield _timeout_too_short(placement.host, variable, value)
+            elif name not in read:
+                yield warning(
+                    "timeout-name",
+                    placement.host,
+                    variable,
+                    value,
+                    f"{name} is not read by {cluster.connector} of vLLM-Ascend {cluster.versions.vllm_ascend}, as far as is known "
+                    f"(it reads {' and '.join(read)})",
+                    "set pd_kv_release_timeout, which becomes the name that is read; keep this one only for a build that reads it",
+                )
 
 
 def _timeout_too_short(host: str, variable: str, value: int | str) -> Finding:
@@ -246,18 +258,60 @@ def launcher(context: Context) -> t.Iterator[Finding]:
 def qos(context: Context) -> t.Iterator[Finding]:
     """The side that opens the channel decides its QoS; a value on the other side alone does nothing."""
     yield from _qos_in_config(context)
-    given = [instance for instance in context.complete if instance.qos_priority is not None]
-    initiator = context.transport.initiator
-    if given and not any(instance.role == initiator for instance in given):
-        first = given[0]
+    yield from _qos_of_the_resource_config(context)
+    given = [(instance, *qos_of(instance)) for instance in context.complete if qos_of(instance)[1] is not None]
+    if not given:
+        return
+    first, variable, value = given[0]
+    if not context.transport.has_qos:
+        yield error(
+            "qos-unsupported",
+            first.name,
+            variable,
+            value,
+            f"{variable} is given, but {context.cluster.connector} has no transfer priority",
+            "leave it out; MooncakeConnectorV1, MooncakeHybridConnector and MooncakeLayerwiseConnector have one",
+        )
+    elif not any(instance.role == context.transport.initiator for instance, _variable, _value in given):
+        initiator = context.transport.initiator
         yield warning(
             "qos-on-passive-side",
             first.name,
-            "pd_qos_priority",
-            first.qos_priority,
-            f"pd_qos_priority is set for {first.role} only, but with {context.cluster.connector} {initiator} opens the channel "
+            variable,
+            value,
+            f"{variable} is set for {first.role} only, but with {context.cluster.connector} {initiator} opens the channel "
             "and decides",
             f"set pd_qos_priority for {initiator}",
+        )
+
+
+def _qos_of_the_resource_config(context: Context) -> t.Iterator[Finding]:
+    """The connector writes its priority, 1 if none is given, over a user's own key."""
+    key = tables.fabric_fact("qos_key")
+    if not context.transport.has_qos:
+        return
+    for placement in context.placements:
+        config = fabric.json_object(placement.processes[0].env.get(fabric.GLOBAL_RESOURCE_CONFIG))
+        written = qos_of(placement.instance)[1]
+        written = 1 if written is None else written
+        if key in config and config[key] != written:
+            yield warning(
+                "qos-replaced",
+                placement.host,
+                given_environment(context, placement, fabric.GLOBAL_RESOURCE_CONFIG),
+                config[key],
+                f"{key} is {config[key]!r} in {fabric.GLOBAL_RESOURCE_CONFIG}, but the connector of {placement.instance.name} writes "
+                f"{written} over it when it starts",
+                f"leave the key out and set pd_qos_priority for {context.transport.initiator}",
+            )
+    if context.cluster.kv_pool and "qos_priority" in context.cluster.kv_pool:
+        yield error(
+            "variable-value",
+            "all",
+            "pd_kv_pool.qos_priority",
+            context.cluster.kv_pool["qos_priority"],
+            "pd_kv_pool.qos_priority would go to the store, which has no transfer priority",
+            "set pd_qos_priority; the plan puts it into the Mooncake child",
         )
 
 
@@ -270,13 +324,12 @@ def _qos_in_config(context: Context) -> t.Iterator[Finding]:
         try:
             convert(VARIABLES["pd_qos_priority"], value)
         except BadValue as problem:
-            variable = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
             yield error(
                 "variable-value",
                 placement.host,
-                variable,
+                QOS_IN_CONFIG,
                 value,
-                f"{variable} {problem}; it is {value!r}",
+                f"{QOS_IN_CONFIG} {problem}; it is {value!r}",
                 "use pd_qos_priority, 0 to 4",
             )
 

@@ -60,6 +60,16 @@ class Context:
                 yield from self.options_of.get(instance.name, [])
 
 
+def given_environment(context: Context, placement: Placement, name: str) -> str:
+    """The variable that an environment variable of a placement comes from: the last mapping that has it."""
+    layers = (
+        ("pd_engine_env_extra", placement.member.engine_env_extra),
+        ("pd_engine_env", placement.instance.engine_env),
+        ("pd_engine_env_common", context.cluster.engine_env_common),
+    )
+    return f"{next((variable for variable, layer in layers if name in layer), 'pd_engine_env')}.{name}"
+
+
 def error(rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> Finding:
     return Finding(rule, "error", host, variable, value, message, fix)
 

@@ -174,9 +174,8 @@ def same_kv_port_on_host(context: Context) -> t.Iterator[Finding]:
 
 def _given(placement: Placement, ports: PortRange) -> int | None:
     instance = placement.instance
-    return {"pd_kv_port": instance.kv_port, "pd_api_port": instance.api_port, "pd_dp_rpc_port": instance.dp_rpc_port}[
-        ports.variable
-    ]
+    port: int | None = getattr(instance, ports.variable.removeprefix("pd_"))
+    return port
 
 
 RULES = (port_range, port_conflict, kv_port_reserve, listeners_in_reserve, same_kv_port_on_host)

@@ -201,7 +201,7 @@ def dp_address(context: Context) -> t.Iterator[Finding]:
 
 def chips_mapped_twice(context: Context) -> t.Iterator[Finding]:
     """A container that is not privileged takes its chips alone: the second one sees none (error -8020)."""
-    if context.cluster.hardware.privileged or context.cluster.production_runtime != "docker":
+    if context.cluster.container_privileged or context.cluster.production_runtime != "docker":
         return
     for host, placements in context.on_host.items():
         for position, placement in enumerate(placements):

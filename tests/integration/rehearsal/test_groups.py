@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
@@ -150,6 +151,50 @@ def test_internal_load_balancing_over_two_hosts(lab: Any) -> None:
     prefill[0].popen.kill()
     prefill[1].wait_for("rank 0 of the data-parallel group")
     assert prefill[1].popen.poll() is None
+
+
+@pytest.mark.parametrize("connector", ["MooncakeD2RHConnectorV1", "MooncakeHybridConnector"])
+def test_internal_load_balancing_with_other_connectors(lab: Any, connector: str) -> None:
+    """One endpoint per side behind upstream's proxy; D2RH decode is told over its own control ports."""
+    sizes = ((4, 1), (4, 1))
+    options = ["--no-disable-hybrid-kv-cache-manager"]
+    prefill_host, decode_host = lab.host(), lab.host()
+    (prefill,) = lab.instance(
+        [prefill_host], "prefill", sizes, *options, connector=connector, kv_port=36010, internal=True
+    )
+    (decode,) = lab.instance(
+        [decode_host], "decode", sizes, *options, connector=connector, kv_port=36020, internal=True
+    )
+    prefill.wait_ready()
+    decode.wait_ready()
+    proxy = lab.host().proxy("load_balance_proxy_server_example.py", [prefill], [decode], port=8000)
+    proxy.wait_for("Application startup complete")
+    for number in range(4):
+        body = {"model": "demo", "prompt": f"prompt {number}", "max_tokens": 6}
+        reply = proxy.request("/v1/completions", body)
+        assert reply.status == 200
+        assert len(reply.text.split()) == 6
+    assert decode.metric("sim:decodes_total") == 4
+    assert decode.metric("sim:local_prefills_total") == 0
+    assert prefill.metric("sim:kv_held") == 0
+    assert sorted(ports_in(prefill.log, "KVCacheSendingThread")) == [36010, 36011, 36012, 36013]
+    staged = connector == "MooncakeD2RHConnectorV1"
+    assert sorted(ports_in(decode.log, "START_PULL")) == ([38100, 38101, 38102, 38103] if staged else [])
+    assert sorted(ports_in(decode.log, "scheduler ready")) == ([38200, 38201, 38202, 38203] if staged else [])
+    assert ("Injected comm_resource_config.qos=1" in decode.log) is not staged
+
+
+def test_a_taken_control_port_stops_d2rh_decode(lab: Any) -> None:
+    host = lab.host()
+    with socket.create_server((host.address, 38202)):
+        (decode,) = lab.instance([host], "decode", ((4, 1), (4, 1)), connector="MooncakeD2RHConnectorV1", internal=True)
+        assert decode.wait_exit() == 1
+    assert f"zmq.error.ZMQError: Address already in use (addr='tcp://{host.address}:38202')" in decode.log
+
+
+def ports_in(log: str, words: str) -> list[int]:
+    """Ports of the listeners that the log tells of with these words."""
+    return [int(line.rpartition(":")[2]) for line in log.splitlines() if words in line and "tcp://" in line]
 
 
 def group_options(host: Any, dp: int, rank: int) -> list[str]:

@@ -552,12 +552,81 @@ def test_endpoint_files_of_the_visible_devices(root: pathlib.Path) -> None:
         check(root, argv, ASCEND_RT_VISIBLE_DEVICES="2,3")
     folder = root / "etc" / "hixlep"
     folder.mkdir(parents=True)
-    (folder / "ub_endpoint_npu_2.json").write_text("{}")
+    (folder / "ub_endpoint_npu_2.json").write_text(endpoint())
     (folder / "ub_endpoint_npu_3.json").write_text("")
     with pytest.raises(Refusal, match=r"Failed to parse endpoint config file: .*npu_3.json"):
         check(root, argv, ASCEND_RT_VISIBLE_DEVICES="2,3")
-    (folder / "ub_endpoint_npu_3.json").write_text("{}")
+    (folder / "ub_endpoint_npu_3.json").write_text(endpoint())
     check(root, argv, ASCEND_RT_VISIBLE_DEVICES="2,3")
+
+
+def endpoint(**changes: Any) -> str:
+    """An endpoint file on a chip's own card."""
+    entry = {"protocol": "roce", "comm_id": "198.51.100.1", "placement": "device"}
+    document = {"version": "1.3", "net_instance_id": "superpod_0", "endpoint_list": [entry]}
+    for key, value in changes.items():
+        (entry if key in entry else document)[key] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": "1.2"}, "needs version 1.3"),
+        ({"net_instance_id": ""}, "needs version 1.3 and a net_instance_id"),
+        ({"endpoint_list": []}, "has no endpoint_list"),
+        ({"endpoint_list": {}}, "has no endpoint_list"),
+        ({"comm_id": "<host_roce_ip>"}, "comm_id '<host_roce_ip>' is no IPv4 address"),
+        ({"comm_id": "198.51"}, "is no IPv4 address"),
+        ({"placement": "host"}, "/dev/infiniband is missing"),
+    ],
+)
+def test_what_an_endpoint_file_must_say(root: pathlib.Path, changes: dict[str, Any], words: str) -> None:
+    argv = argv_of(PREFILL, kv_json(kv_connector_extra_config=extra(ascend_local_comm_res_path="/etc/hixlep")))
+    folder = root / "etc" / "hixlep"
+    folder.mkdir(parents=True)
+    (folder / "ub_endpoint_npu_2.json").write_text(endpoint(**changes))
+    (folder / "ub_endpoint_npu_3.json").write_text(endpoint())
+    with pytest.raises(Refusal, match=f"TransferEngine initialization failed .*{re.escape(words)}"):
+        check(root, argv, ASCEND_RT_VISIBLE_DEVICES="2,3")
+    (root / "dev" / "infiniband").mkdir()
+    (folder / "ub_endpoint_npu_2.json").write_text(endpoint(placement="host"))
+    check(root, argv, ASCEND_RT_VISIBLE_DEVICES="2,3")
+
+
+@pytest.mark.parametrize("name", ["ASCEND_LOCAL_COMM_RES", "ASCEND_GLOBAL_RESOURCE_CONFIG"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("uboe:device", "must be a JSON object"),
+        ("{'a': 1}", "must be a JSON object"),
+        ("[]", "must be a JSON object"),
+        ('{"comm_resource_config.protocol_desc": "roce:host"}', "roce:host"),
+        ('{"comm_resource_config.protocol_desc": ["uboe:device", "roce:host"]}', "needs endpoint files"),
+        ('{"comm_resource_config.protocol_desc": ["uboe:device"]}', None),
+        ('{"version":"1.3"}', None),
+    ],
+)
+def test_resource_variables(name: str, value: str, words: str | None) -> None:
+    if words is None:
+        Settings(argv_of(PREFILL, kv_json()), {name: value})
+        return
+    with pytest.raises(Refusal, match=re.escape(words)):
+        Settings(argv_of(PREFILL, kv_json()), {name: value})
+
+
+@pytest.mark.parametrize(
+    ("connector", "given", "qos"),
+    [
+        ("MooncakeConnectorV1", {}, 1),
+        ("MooncakeConnectorV1", {"qos_priority": 4}, 4),
+        ("MooncakeLayerwiseConnector", {"qos_priority": 0}, 0),
+        ("MooncakeD2RHConnectorV1", {}, None),
+    ],
+)
+def test_the_priority_that_is_injected(connector: str, given: dict[str, int], qos: int | None) -> None:
+    config = kv_json(connector=connector, kv_connector_extra_config=extra(**given))
+    assert Settings(argv_of(PREFILL, config), {}).kv.qos == qos
 
 
 def test_the_mooncake_store_needs_its_settings(root: pathlib.Path) -> None:
@@ -635,6 +704,11 @@ def test_only_one_side_listens() -> None:
         38103,
         38203,
     ]
+    # upstream's own vector: T=2 P=2 and rank 1 give 38107 for the last worker and 38204 for the scheduler
+    wide = Settings(argv_of(DECODE, kv_json("kv_consumer", "MooncakeD2RHConnectorV1")), {})
+    wide.parallel.tp, wide.parallel.pp = 2, 2
+    assert wide.kv.pull_ports(1, wide.parallel) == [38104, 38105, 38106, 38107]
+    assert wide.kv.ready_port(1, wide.parallel) == 38204
 
 
 # The model and its parts ---------------------------------------------------------------------------------------------

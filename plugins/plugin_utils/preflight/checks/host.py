@@ -359,6 +359,13 @@ _POOL = Words(
     "{host} 可用内存 {found} MB，仅 KV 池就需要 {expected} MB（各进程 global_segment_size 之和）",
     "减小 pd_kv_pool 中的 global_segment_size，或减少 {host} 上的 rank",
 )
+_PINNED = Words(
+    "{host} has {found} MB of memory available, decode alone pins {expected} MB of it for its KV cache "
+    "(pd_kv_cache_gib of every worker)",
+    "lower gpu-memory-utilization of decode, or put fewer ranks on {host}",
+    "{host} 可用内存 {found} MB，仅 decode 暂存 KV 缓存就需锁定 {expected} MB（各 worker 的 pd_kv_cache_gib 之和）",
+    "减小 decode 的 gpu-memory-utilization，或减少 {host} 上的 rank",
+)
 _MEMORY_ODD = Words(
     "{host} has {found} MB of memory in all, the other hosts have {expected} MB",
     "look for a memory module that is not seen any more: `dmidecode -t memory` on {host}",
@@ -389,6 +396,8 @@ def memory(fleet: Fleet, say: Say) -> None:
             wanted = 0
         if planned["pool_mb"] > available and not running:
             say.error(_POOL, host, expected=planned["pool_mb"], found=available)
+        elif planned["pinned_mb"] > available and not running:
+            say.error(_PINNED, host, expected=planned["pinned_mb"], found=available)
         elif wanted > available:
             say.warning(_MEMORY, host, expected=wanted, found=available, workers=planned["workers"])
         elif (

@@ -60,6 +60,8 @@ def serve(argv: list[str]) -> None:
     log.info(f"vLLM API server version {settings.version} (simulated), model {settings.model}")
     for warning in settings.warnings:
         log.warning(warning)
+    if settings.kv.qos is not None:
+        log.info(f"Injected comm_resource_config.qos={settings.kv.qos}")
     host.check(settings)
     threading.stack_size(_THREAD_STACK)
     signal.signal(signal.SIGTERM, _terminate)

@@ -231,11 +231,27 @@ class Host:
             path = f"{folder}/ub_endpoint_npu_{index}.json"
             try:
                 with open(self.path(path), encoding="utf-8") as file:
-                    json.load(file)
+                    document = json.load(file)
             except OSError:
                 raise Refusal(f"FileNotFoundError: Endpoint config file not found: {path}") from None
             except ValueError as exc:
                 raise Refusal(f"RuntimeError: Failed to parse endpoint config file: {path}: {exc}") from None
+            self._check_endpoint(path, document)
+
+    def _check_endpoint(self, path: str, document: object) -> None:
+        """What HIXL makes of one endpoint file. Endpoints on the host's RDMA cards need their device nodes."""
+        fault = "RuntimeError: TransferEngine initialization failed with ret_value: -1"
+        endpoints = document.get("endpoint_list") if isinstance(document, dict) else None
+        if not isinstance(document, dict) or document.get("version") != "1.3" or not document.get("net_instance_id"):
+            raise Refusal(f"{fault}: {path} needs version 1.3 and a net_instance_id")
+        if not isinstance(endpoints, list) or not endpoints or not all(isinstance(each, dict) for each in endpoints):
+            raise Refusal(f"{fault}: {path} has no endpoint_list")
+        for endpoint in endpoints:
+            address = str(endpoint.get("comm_id", ""))
+            if endpoint.get("protocol") == "roce" and not _is_ipv4(address):
+                raise Refusal(f"{fault}: {path}: comm_id {address!r} is no IPv4 address")
+            if endpoint.get("placement") == "host" and not os.path.isdir(self.path("/dev/infiniband")):
+                raise Refusal(f"{fault}: {path} is on the host's RDMA cards, but /dev/infiniband is missing")
 
     def _check_stores(self, settings: Settings) -> None:
         """upstream: the mooncake backend of the KV pool reads its settings from the file in MOONCAKE_CONFIG_PATH."""
@@ -254,6 +270,13 @@ class Host:
                 raise Refusal(f"ValueError: MOONCAKE_CONFIG_PATH={path} cannot be read: {exc}") from None
             if not master:
                 raise Refusal(f"ValueError: {path} has no master_server_address")
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        return len(socket.inet_aton(text)) == 4 and text.count(".") == 3
+    except OSError:
+        return False
 
 
 def _is_dense(config: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ PRODUCER = "kv_producer"
 CONSUMER = "kv_consumer"
 BOTH = "kv_both"
 DEFAULT_PORT = 14579
+D2RH = "MooncakeD2RHConnectorV1"
 ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
 
 
@@ -47,7 +48,7 @@ CONNECTORS = {
         Connector("MooncakeConnectorV1", "pull", PRODUCER),
         Connector("MooncakeHybridConnector", "pull", PRODUCER, port_has_pcp=False),
         Connector("MooncakeLayerwiseConnector", "push", CONSUMER, port_has_pp=False),
-        Connector("MooncakeD2RHConnectorV1", "pull", PRODUCER),
+        Connector(D2RH, "pull", PRODUCER),
     )
 }
 # Registered by vLLM-Ascend 0.23, legal beside a transport inside a MultiConnector, no transport by themselves.
@@ -95,7 +96,8 @@ class KvConfig:
         self.d2rh_zmq_port = _integer(extra, "d2rh_zmq_port", 38100)
         self.d2rh_ready_port = _integer(extra, "d2rh_scheduler_ready_port", 38200)
         self.endpoint_folder: str | None = _extra(config).get("ascend_local_comm_res_path")
-        _check_qos(extra)
+        # upstream: the connectors that know the priority write it into the resource configuration, 1 if none is given.
+        self.qos: int | None = None if self.connector.name == D2RH else _qos(extra)
         for stated in (_extra(config), extra):
             _check_own_sizes(stated, self.role, parallel)
         self._check_relations(parallel, hybrid_manager)
@@ -119,12 +121,24 @@ class KvConfig:
         if self.listens:
             base = self.base_port(rank, parallel)
             ports += range(base, base + self.connector.ports_per_rank(parallel.tp, parallel.pp, parallel.pcp))
-        if self.connector.name == "MooncakeD2RHConnectorV1" and self.role == CONSUMER:
-            # upstream: a staging port per worker and one scheduler-ready port per rank.
-            offset = rank * parallel.world
-            ports += range(self.d2rh_zmq_port + offset, self.d2rh_zmq_port + offset + parallel.world)
-            ports.append(self.d2rh_ready_port + offset)
+        if self.stages:
+            ports += self.pull_ports(rank, parallel)
+            ports.append(self.ready_port(rank, parallel))
         return ports
+
+    @property
+    def stages(self) -> bool:
+        """upstream: D2RH decode brings the blocks into host memory first, on orders from its own scheduler."""
+        return self.connector.name == D2RH and self.role == CONSUMER
+
+    def pull_ports(self, rank: int, parallel: Parallel) -> list[int]:
+        """upstream: where each worker of a rank takes START_PULL from its scheduler."""
+        base = self.d2rh_zmq_port + rank * parallel.world
+        return list(range(base, base + parallel.world))
+
+    def ready_port(self, rank: int, parallel: Parallel) -> int:
+        """upstream: where the scheduler of a rank hears from its workers that the blocks are staged."""
+        return self.d2rh_ready_port + rank * parallel.world
 
     def _check_relations(self, parallel: Parallel, hybrid_manager: bool) -> None:
         """upstream: the checks the connectors and the platform do before the first request."""
@@ -243,10 +257,11 @@ def _side(extra: dict[str, Any], name: str) -> Side:
     return Side(_integer(sizes, "tp_size"), _integer(sizes, "dp_size"), _integer(sizes, "pp_size", 1))
 
 
-def _check_qos(extra: dict[str, Any]) -> None:
+def _qos(extra: dict[str, Any]) -> int:
     value = extra.get("qos_priority", 1)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4:
         raise Refusal(f"ValueError: qos_priority must be an integer in [0, 4], got {value!r}")
+    return value
 
 
 def _check_own_sizes(extra: dict[str, Any], role: str, parallel: Parallel) -> None:

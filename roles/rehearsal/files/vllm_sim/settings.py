@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 from vllm_sim.errors import Refusal, UsageError
 from vllm_sim.kv import BOTH, CONSUMER, PRODUCER, KvConfig
 from vllm_sim.options import DEFAULT_VERSION, OptionTable, parse
@@ -123,6 +125,7 @@ class Settings:
             raise Refusal("ValueError: --api-server-count cannot be used with --headless")
         self.kv = self._kv_config(table)
         self._check_additional_config()
+        _check_resources(env)
         self.startup = _seconds(env, "SIM_STARTUP", 0.3)
         self.prefill_delay = _seconds(env, "SIM_PREFILL_DELAY", 0.05)
         self.token_delay = _seconds(env, "SIM_TOKEN_DELAY", 0.01)
@@ -206,6 +209,27 @@ def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
     if value < 0:
         raise Refusal(f"ValueError: environment variable {name} must be a number that is not negative, got {raw!r}")
     return value
+
+
+def _check_resources(env: Mapping[str, str]) -> None:
+    """What HIXL reads of the environment: JSON objects, and no plane that it cannot set up by itself."""
+    for name in ("ASCEND_LOCAL_COMM_RES", "ASCEND_GLOBAL_RESOURCE_CONFIG"):
+        raw = env.get(name)
+        if raw is None:
+            continue
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise Refusal(f"ValueError: {name} must be a JSON object, got {raw!r}")
+        planes = value.get("comm_resource_config.protocol_desc", [])
+        planes = planes.split(",") if isinstance(planes, str) else planes
+        if "roce:host" in planes:
+            raise Refusal(
+                "RuntimeError: TransferEngine initialization failed with ret_value: -1: roce:host by "
+                f"{name} alone is not supported; Host RoCE needs endpoint files"
+            )
 
 
 def _default_transfer_timeout(env: Mapping[str, str]) -> float:

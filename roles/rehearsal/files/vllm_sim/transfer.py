@@ -72,6 +72,9 @@ class Workers:
         self._held: dict[str, _Held] = {}  # in the order of their deadlines
         self._arrivals: dict[str, _Arrival] = {}
         self._ports: dict[int, tuple[int, int]] = {}  # port -> (rank, index of the worker in the rank)
+        self._orders: set[int] = set()  # D2RH: ports where workers take START_PULL
+        self._reports: set[int] = set()  # D2RH: ports where schedulers hear that blocks are staged
+        self._staged: dict[str, set[int]] = {}  # request -> workers that have reported
         self._selector = selectors.DefaultSelector()
 
     @property
@@ -80,8 +83,12 @@ class Workers:
 
     def start(self) -> None:
         """Bind every side-channel port and serve them all by one thread."""
+        kv, parallel = self._settings.kv, self._settings.parallel
         for rank in self.ranks:
-            for index, port in enumerate(self._settings.kv.listening_ports(rank, self._settings.parallel)):
+            if kv.stages:
+                self._orders.update(kv.pull_ports(rank, parallel))
+                self._reports.add(kv.ready_port(rank, parallel))
+            for index, port in enumerate(kv.listening_ports(rank, parallel)):
                 self._listen(port)
                 self._ports[port] = (rank, index)
         if self._ports:
@@ -174,6 +181,8 @@ class Workers:
     def _fetch(self, rank: int, payload: dict[str, Any]) -> dict[str, Any]:
         """Every decode worker fetches from the prefill workers that hold its share of the heads."""
         kv = self._settings.kv
+        if kv.stages:
+            self._order(rank, payload["request"])
         params = payload["params"]
         tp = int(params.get("remote_ptp_size") or kv.prefill.tp)
         count = kv.connector.ports_per_rank(tp, kv.prefill.pp, int(params.get("remote_pcp_size") or 1))
@@ -184,7 +193,42 @@ class Workers:
             worker = index % tp * self._settings.parallel.tp // tp
             reply = self._exchange(host, port + index, {**message, "by": f"rank {rank} worker {worker}"})
             pieces.append(str(reply["piece"]))
-        return {"digest": self._verify(join_digest(pieces), payload, f"{host}:{port}")}
+        digest = self._verify(join_digest(pieces), payload, f"{host}:{port}")
+        if kv.stages:
+            self._report(rank, payload["request"])
+        return {"digest": digest}
+
+    def _order(self, rank: int, request: str) -> None:
+        """upstream (D2RH): the scheduler of a rank tells each of its workers to stage the blocks of a request."""
+        for port in self._settings.kv.pull_ports(rank, self._settings.parallel):
+            self._exchange(self._address, port, {"op": "start_pull", "request": request})
+
+    def _report(self, rank: int, request: str) -> None:
+        """upstream (D2RH): every worker tells the scheduler; with the last one the request may go on."""
+        port = self._settings.kv.ready_port(rank, self._settings.parallel)
+        complete = False
+        for worker in range(self._settings.parallel.world):
+            reply = self._exchange(self._address, port, {"op": "ready", "request": request, "worker": worker})
+            complete = bool(reply["complete"])
+        if not complete:
+            raise TransferError(f"Mooncake transfer failed, ret: -1: not every worker has staged request {request}")
+
+    def _start_pull(self, port: int, message: dict[str, Any]) -> dict[str, Any]:
+        if port not in self._orders:
+            return {"error": f"port {port} takes no START_PULL"}
+        return {"taken": True}
+
+    def _ready(self, port: int, message: dict[str, Any]) -> dict[str, Any]:
+        if port not in self._reports:
+            return {"error": f"port {port} is no scheduler's"}
+        request = str(message["request"])
+        with self._lock:
+            reported = self._staged.setdefault(request, set())
+            reported.add(int(message["worker"]))
+            complete = len(reported) == self._settings.parallel.world
+            if complete:
+                del self._staged[request]
+        return {"complete": complete}
 
     # Push, decode side -------------------------------------------------------------------------------------------
 
@@ -303,8 +347,14 @@ class Workers:
             raise Refusal(f"zmq.error.ZMQError: {exc.strerror} (addr='{path}')") from None
         sock.setblocking(False)
         self._selector.register(sock, selectors.EVENT_READ, None)
-        thread = "KVCacheRecvingLayerThread" if self._settings.kv.connector.flow == "push" else "KVCacheSendingThread"
-        log.info(f"{thread} started listening on path: {path}")
+        if port in self._reports:
+            log.info(f"Starting scheduler ready listener on path: {path}")
+        elif port in self._orders:
+            log.info(f"D2RH worker takes START_PULL on path: {path}")
+        else:
+            push = self._settings.kv.connector.flow == "push"
+            thread = "KVCacheRecvingLayerThread" if push else "KVCacheSendingThread"
+            log.info(f"{thread} started listening on path: {path}")
 
     def _serve(self) -> None:
         while True:
@@ -338,7 +388,12 @@ class Workers:
         peer.close()
 
     def _handle(self, port: int, message: dict[str, Any]) -> dict[str, Any]:
-        handlers = {"fetch": self._give, "push": self._accept}
+        handlers = {
+            "fetch": self._give,
+            "push": self._accept,
+            "start_pull": self._start_pull,
+            "ready": self._ready,
+        }
         handler = handlers.get(str(message.get("op")))
         try:
             return handler(port, message) if handler else {"error": "unknown operation"}

@@ -7,16 +7,17 @@ A rule without an entry in PROVOKING fails test_catalog.py.
 
 from __future__ import annotations
 
-import dataclasses
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils.masking import MASK
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.connectors import VLLM_ASCEND_MODULE
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Provoking as Provoking
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Quiet as Quiet
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_a5 import A5
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
     PREFILL_ARGS,
-    Source,
     base,
     one_host,
     speculative,
@@ -25,37 +26,6 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
 LAYERWISE = "MooncakeLayerwiseConnector"
 HYBRID = "MooncakeHybridConnector"
 MANAGER_ON = {"pd_engine_args_common": {"no-disable-hybrid-kv-cache-manager": True}}
-
-
-@dataclasses.dataclass(frozen=True)
-class Provoking:
-    """says: words of the finding's text. alone: the inventory has no other fault."""
-
-    rule: str
-    about: str
-    source: Source
-    host: str | None
-    variable: str | None
-    value: t.Any
-    says: tuple[str, ...]
-    severity: str = "error"
-    alone: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.about}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Quiet:
-    """An inventory that comes close to what the rule forbids. clean: it has no finding at all."""
-
-    rule: str
-    about: str
-    source: Source
-    clean: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.about}"
 
 
 def _decode(dp: int, tp: int, **more: t.Any) -> dict[str, t.Any]:
@@ -255,12 +225,12 @@ VALUES: list[Provoking | Quiet] = [
     ),
     Provoking(
         "variable-value",
-        "hardware of another release",
-        base(all={"pd_hardware": "a5"}),
+        "hardware by the name on the machine",
+        base(all={"pd_hardware": "850E"}),
         "p1",
         "pd_hardware",
-        "a5",
-        ("a2, a3", "a5", "not supported"),
+        "850E",
+        ("a2, a3, a5", "850E", "pd_hardware: a5"),
         alone=False,
     ),
     Provoking(
@@ -1696,6 +1666,7 @@ CASES: list[Provoking | Quiet] = [
     *CONNECTOR,
     *PROXY_LAUNCHER_CONTAINER,
     *OPTIONS,
+    *A5,
 ]
 PROVOKING = [case for case in CASES if isinstance(case, Provoking)]
 QUIET = [case for case in CASES if isinstance(case, Quiet)]

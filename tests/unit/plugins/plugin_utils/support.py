@@ -145,6 +145,58 @@ def one_host(
     }
 
 
+# Two a5 hosts, four chips in use on each, and the configuration that D2RH was validated in.
+A5_PAIR: Variables = {
+    "pd_hardware": "a5",
+    "pd_model_path": "/models/DeepSeek-V4-Flash-0731-w4a4c8",
+    "pd_served_model_name": "dsv4",
+    "pd_dp_size": 4,
+    "pd_tp_size": 1,
+    "pd_chips": [0, 1, 2, 3],
+}
+D2RH: Variables = {
+    "pd_connector": "MooncakeD2RHConnectorV1",
+    "pd_fabric": "uboe",
+    "pd_dp_mode": "internal",
+    "pd_kv_cache_gib": 50,
+    "pd_host_memory_gib": 1024,
+}
+ROCE: Variables = {"pd_fabric": "host_roce"}
+
+
+def roce(host: str, chips: t.Iterable[int] = range(8)) -> dict[int, str]:
+    """Host RoCE addresses of p1 or d1."""
+    return {chip: f"198.51.100.{(10 if host == 'p1' else 20) + chip}" for chip in chips}
+
+
+def a5(*, groups: Variables | None = None, **changes: Variables) -> Source:
+    """One prefill (p1) and one decode instance (d1) on a5 hosts, with variables changed for `all` or a host."""
+    hosts: dict[str, Variables] = {
+        "p1": {"pd_node_ip": "192.0.2.11", **copy.deepcopy(A5_PAIR)},
+        "d1": {"pd_node_ip": "192.0.2.21", **copy.deepcopy(A5_PAIR)},
+    }
+    for scope in ("all", "p1", "d1"):
+        for host in hosts if scope == "all" else (scope,):
+            for name, value in changes.get(scope, {}).items():
+                if value is ABSENT:
+                    hosts[host].pop(name, None)
+                else:
+                    hosts[host][name] = value
+    assert not set(changes) - {"all", *hosts}
+    named = {"prefill": {"hosts": ["p1"]}, "decode": {"hosts": ["d1"]}, "proxy": {"hosts": ["p1"]}}
+    return {"groups": {**named, **(groups or {})}, "hosts": hosts}
+
+
+def host_roce(**changes: Variables) -> Source:
+    """The pair with Host RoCE and every address told."""
+    own = {host: {"pd_roce_addresses": roce(host), **changes.pop(host, {})} for host in ("p1", "d1")}
+    return a5(all={**ROCE, **changes.pop("all", {})}, **own, **changes)
+
+
+def d2rh(**changes: Variables) -> Source:
+    return a5(**{**changes, "all": {**D2RH, **changes.get("all", {})}})
+
+
 def two_prefill_on_p1(first: Variables, second: Variables, **changes: Variables) -> Source:
     """BASE's p1 with two prefill instances; p2 carries none, as instances of a role have equal sizes."""
     groups = {"prefill": {"hosts": [], "children": {"p-a": ["p1"], "p-b": ["p1"]}}}

@@ -10,8 +10,9 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import tables
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices, tables
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
+    Source,
     Variables,
     base,
     errors_of,
@@ -40,6 +41,7 @@ def test_a_transport_has_the_name_of_its_connector() -> None:
         ("MooncakeConnector", "prefill", "decode", "prefill_first"),
         (HYBRID, "prefill", "decode", "prefill_first"),
         (LAYERWISE, "decode", "prefill", "decode_first"),
+        ("MooncakeD2RHConnectorV1", "prefill", "decode", "prefill_first"),
     ],
 )
 def test_who_binds_who_opens_and_which_proxy(connector: str, binding: str, initiator: str, proxy: str) -> None:
@@ -73,6 +75,27 @@ def test_pipeline_parallel_prefill_is_told_to_both_sides() -> None:
             "tp_size": 4,
             "pp_size": 2,
         }
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (base(), []),
+        (base(decode={"pd_qos_priority": 0}), [("d-a", "Injected comm_resource_config.qos=0")]),
+        (base(all={"pd_qos_priority": 3}), [("d-a", "Injected comm_resource_config.qos=3")]),
+        (
+            base(all={"pd_connector": LAYERWISE, "pd_qos_priority": 4}),
+            [(name, "Injected comm_resource_config.qos=4") for name in ("p-a", "p-b")],
+        ),
+        (
+            base(decode={"pd_kv_transfer_config": {"kv_connector_extra_config": {"qos_priority": 2}}}),
+            [("d-a", "Injected comm_resource_config.qos=2")],
+        ),
+    ],
+)
+def test_the_log_line_that_tells_the_priority(source: Source, said: list[tuple[str, str]]) -> None:
+    told_of = slices.overview(planned(source), {})["priorities"]
+    assert [(entry["instance"], entry["log_line"]) for entry in told_of] == said
 
 
 def test_qos_goes_to_the_extra_config_of_its_side() -> None:

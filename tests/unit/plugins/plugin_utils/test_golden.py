@@ -33,6 +33,8 @@ PLANS: dict[str, tuple[str, dict[str, t.Any]]] = {
     "2p1d-v1": ("2p1d", {}),
     "2p1d-layerwise": ("2p1d", {"pd_connector": "MooncakeLayerwiseConnector"}),
     "1p1d": ("1p1d", {}),
+    "1p1d-850e-d2rh": ("1p1d-850e-d2rh", {}),
+    "1p1d-950-host-roce": ("1p1d-950-host-roce", {}),
     "one_host": ("one_host", {}),
     "over_a_bastion": ("over_a_bastion", {}),
 }

@@ -299,7 +299,7 @@ def test_hosts_outside_the_cluster_are_not_looked_at() -> None:
     assert not planned(source).findings
 
 
-@pytest.mark.parametrize("hardware", [ABSENT, "a4", "a5"])
+@pytest.mark.parametrize("hardware", [ABSENT, "a4", "950DT"])
 def test_other_faults_are_found_without_the_hardware(hardware: t.Any) -> None:
     source = base(all={"pd_hardware": hardware}, p1={"pd_tp_size": "x"}, d2={"pd_nic": "xxxx"})
     found = {(finding.host, finding.variable) for finding in planned(source).errors}

@@ -183,10 +183,18 @@ class TestInternal:
         assert "--host" not in follower
 
     def test_one_host_needs_no_meeting_point(self) -> None:
-        plan = planned(base(prefill={"pd_dp_mode": "internal"}))
+        plan = planned(planned_by_default(prefill={"pd_dp_mode": "internal"}))
         own = placement(plan, "p-a", "p1")
         assert value_of(own.processes[0].argv, "--data-parallel-size") == "2"
         assert "--data-parallel-address" not in own.processes[0].argv
+        assert [str(ports) for ports in own.ports] == ["7100", "36000-36015"]
+
+    def test_a_given_meeting_point_is_passed_on_though_nothing_listens_there(self) -> None:
+        """Recipes of one host give both options; the process keeps to IPC all the same."""
+        plan = planned(base(prefill={"pd_dp_mode": "internal"}))
+        own = placement(plan, "p-a", "p1")
+        assert value_of(own.processes[0].argv, "--data-parallel-address") == "192.0.2.11"
+        assert value_of(own.processes[0].argv, "--data-parallel-rpc-port") == "12321"
         assert [str(ports) for ports in own.ports] == ["7100", "36000-36015"]
 
     def test_the_proxy_gets_one_endpoint(self) -> None:

@@ -493,8 +493,8 @@ class TestKvReleaseTimeout:
     @pytest.mark.parametrize(
         ("version", "connector", "names"),
         [
-            ("v0.11.0", "MooncakeConnectorV1", {NIXL, CONNECTOR}),
-            ("v0.17.0", "MooncakeConnectorV1", {NIXL, CONNECTOR}),
+            ("v0.11.0", "MooncakeConnectorV1", {NIXL}),
+            ("v0.17.0", "MooncakeConnectorV1", {NIXL}),
             ("v0.18.0", "MooncakeConnectorV1", {ABORT}),
             ("v0.20.2rc1", "MooncakeConnectorV1", {ABORT}),
             ("v0.20.2rc1", "MooncakeHybridConnector", {ABORT, NIXL}),
@@ -502,8 +502,8 @@ class TestKvReleaseTimeout:
             ("v0.22.1rc1", "MooncakeHybridConnector", {ABORT}),
             ("v0.23.0", LAYERWISE, {ABORT}),
             ("v0.26.0", "MooncakeConnectorV1", {ABORT}),
-            ("v0.99.0", "MooncakeConnectorV1", {ABORT, NIXL, CONNECTOR}),
-            ("nightly-main", "MooncakeConnectorV1", {ABORT, NIXL, CONNECTOR}),
+            ("v0.99.0", "MooncakeConnectorV1", {ABORT, NIXL}),
+            ("nightly-main", "MooncakeConnectorV1", {ABORT, NIXL}),
         ],
     )
     def test_name_by_version(self, version: str, connector: str, names: set[str]) -> None:
@@ -523,6 +523,14 @@ class TestKvReleaseTimeout:
                 wanted = names if own.instance.role == "prefill" else set()
                 assert {name for name, value in given.items() if value is not None} == wanted
                 assert {value for value in given.values() if value is not None} <= {"1800"}
+
+    def test_the_guides_older_name_is_for_an_operator_to_force(self) -> None:
+        """No tag and no branch reads VLLM_MOONCAKE_CONNECTOR_TIMEOUT; a build of one's own may."""
+        source = base(prefill={"pd_engine_env": {self.CONNECTOR: "1800"}})
+        finding = only(source, "timeout-name")
+        assert (finding.severity, finding.host, finding.value) == ("warning", "p1", "1800")
+        env = placement(planned(source), "p-a", "p1").processes[0].env
+        assert (env[self.CONNECTOR], env[self.ABORT]) == ("1800", "480")
 
     def test_an_unknown_version_is_warned_about(self) -> None:
         assert only(base(all={"pd_vllm_ascend_version": "v0.99.0"}), "version-unknown").severity == "warning"

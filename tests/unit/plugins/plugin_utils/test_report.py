@@ -14,6 +14,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import Fin
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     base,
+    d2rh,
     one_host,
     planned,
     planned_by_default,
@@ -308,3 +309,10 @@ def test_the_command_to_try_has_a_body_that_is_json() -> None:
     text = "\n".join(report.summary_lines(overview, {}, {"requests": 1}, [], 0))
     command = shlex.split(text.rpartition("Try it:")[2])
     assert json.loads(command[-1])["model"] == 'a "quoted" name'
+
+
+def test_a5_shows_its_fabric_and_decode_its_control_ports() -> None:
+    lines = report.plan_lines(planned(d2rh()))
+    assert lines[0].startswith("Cluster pd: a5 (uboe), MooncakeD2RHConnectorV1,")
+    assert "28000-28003" in next(line for line in lines if line.startswith("p1"))
+    assert "38100-38103,38200-38203" in next(line for line in lines if line.startswith("d1"))

@@ -15,7 +15,6 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils.inventory import
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.model import Versions
 
 NIXL = "VLLM_NIXL_ABORT_REQUEST_TIMEOUT"
-CONNECTOR = "VLLM_MOONCAKE_CONNECTOR_TIMEOUT"
 ABORT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 V1, HYBRID = "MooncakeConnectorV1", "MooncakeHybridConnector"
 
@@ -86,6 +85,9 @@ def test_version_key(version: str, key: tuple[int, ...] | None) -> None:
         ("0.3.10", "0.3.8", False),
         ("8.2.RC1", "8.3", True),
         ("8.10", "8.3", False),
+        ("9.1", "9.1.0", False),
+        ("9", "9.1.0", True),
+        ("9.1.0.1", "9.1.0", False),
         (None, "0.18", False),
         ("main", "0.18", False),
     ],
@@ -97,9 +99,9 @@ def test_before_compares_numbers_not_text(version: str | None, limit: str, expec
 @pytest.mark.parametrize(
     ("version", "connector", "names"),
     [
-        ("v0.11.0", V1, [NIXL, CONNECTOR]),
-        ("v0.13.0", HYBRID, [NIXL, CONNECTOR]),
-        ("v0.17.0", V1, [NIXL, CONNECTOR]),
+        ("v0.11.0", V1, [NIXL]),
+        ("v0.13.0", HYBRID, [NIXL]),
+        ("v0.17.0", V1, [NIXL]),
         ("v0.18.0", V1, [ABORT]),
         ("v0.19.1rc1", HYBRID, [ABORT]),
         ("v0.20.2rc1", V1, [ABORT]),
@@ -108,8 +110,8 @@ def test_before_compares_numbers_not_text(version: str | None, limit: str, expec
         ("v0.21.0rc1", V1, [ABORT]),
         ("v0.22.1rc1", HYBRID, [ABORT]),
         ("v0.26.0", V1, [ABORT]),
-        ("main", V1, [ABORT, NIXL, CONNECTOR]),
-        ("v0.99.0", HYBRID, [ABORT, NIXL, CONNECTOR]),
+        ("main", V1, [ABORT, NIXL]),
+        ("v0.99.0", HYBRID, [ABORT, NIXL]),
     ],
 )
 def test_names_of_the_release_timeout(version: str, connector: str, names: list[str]) -> None:
@@ -188,7 +190,7 @@ def test_adxl_base(environment: dict[str, t.Any], first: int) -> None:
 
 
 def test_hardware() -> None:
-    assert tables.hardware_names() == ["a2", "a3"]
+    assert tables.hardware_names() == ["a2", "a3", "a5"]
     for name, chips, suffix in (("a2", 8, ""), ("a3", 16, "a3")):
         entry = tables.hardware(name)
         assert entry is not None
@@ -199,15 +201,24 @@ def test_hardware() -> None:
 
 def test_every_mount_has_a_type_to_check() -> None:
     """docker makes a directory of a missing source, so preflight must know what to look for."""
+    by_fabric = {tables.fabric_fact("route_conf"), *tables.fabric_fact("older_files")}
+    by_hand = {"/usr/lib64/libhrn5-rdmav34.so", "/etc/libibverbs.d/hrn5.driver", "/usr/local/bin/hiroce5"}
     for name in tables.hardware_names():
         entry = tables.hardware(name)
         assert entry is not None
         sources = {mount.split(":")[0].rstrip("/") for mount in entry.mounts}
-        assert sources == set(entry.mount_types)
+        assert set(entry.mount_types) == sources | (by_fabric | by_hand if name == "a5" else set())
         assert set(entry.mount_types.values()) == {"file", "directory"}
 
 
-@pytest.mark.parametrize("name", ["a5", "A3", "", "a4"])
+def test_hardware_of_850_850e_and_950() -> None:
+    entry = tables.hardware("a5")
+    assert entry is not None
+    assert (entry.chips_per_node, entry.image_suffix, entry.privileged) == (8, "a5", True)
+    assert entry.device_nodes == ("davinci_manager", "hisi_hdc", "ummu", "uburma")
+
+
+@pytest.mark.parametrize("name", ["a5-", "A3", "", "a4"])
 def test_hardware_that_is_not_there(name: str) -> None:
     assert tables.hardware(name) is None
 

@@ -67,6 +67,7 @@ GOOD: list[tuple[str, t.Any, t.Any, bool]] = [
     ("pd_chips", [0, "1"], [0, 1], True),
     ("pd_roce_addresses", {}, {}, False),
     ("pd_roce_addresses", {0: "192.0.2.1", "1": "192.0.2.2"}, {"0": "192.0.2.1", "1": "192.0.2.2"}, False),
+    ("pd_roce_addresses", {"01": "192.0.2.1"}, {"1": "192.0.2.1"}, False),
     ("pd_mounts", [], [], False),
     ("pd_mounts", ["/a:/b", "/a b:/c:ro", "/d:/d:rw"], ["/a:/b", "/a b:/c:ro", "/d:/d:rw"], False),
     ("pd_kv_transfer_config", {"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}, False),
@@ -83,8 +84,8 @@ BAD: dict[str, list[t.Any]] = {
     "pd_dp_size_local": [0, -2, "0"],
     "pd_qos_priority": [5, -1, True, "high"],
     "pd_model_is_moe": [None, 0, 1, "1", "", "maybe", "truee", [], [True]],
-    "pd_hardware": [None, "", "A3", "a3 ", "a5", 3, True, ["a3"]],
-    "pd_connector": ["MooncakeD2RHConnectorV1", "mooncakeconnectorv1", "MultiConnector"],
+    "pd_hardware": [None, "", "A3", "a3 ", "850E", 3, True, ["a3"]],
+    "pd_connector": ["MooncakeD2RHConnector", "mooncakeconnectorv1", "MultiConnector"],
     "pd_image": [
         *(None, "", "Bad Image:", "vllm:", "a b", "Upper/Case/x", "x:v1:v2", "x:-v1", "x@sha256:0", "x\n", 1, ["x"]),
         *("http://quay.io/x", "x/", "/x", "x//y", "x:" + "t" * 129),

@@ -548,6 +548,13 @@ def pool_larger_than_memory(case: Case, host: str) -> None:
     case.host(host)["memory_available_mb"] = 800 * 1024
 
 
+@fault("memory", says=("229376", "pd_kv_cache_gib"))
+def staging_larger_than_memory(case: Case, host: str) -> None:
+    """D2RH: four decode workers with 56 GiB of KV cache each, 192 GiB free."""
+    case.view["hosts"][host]["pinned_mb"] = 4 * 56 * 1024
+    case.host(host)["memory_available_mb"] = 192 * 1024
+
+
 @fault("memory", "unknown")
 def memory_not_known(case: Case, host: str) -> None:
     del case.host(host)["memory_available_mb"]

@@ -16,6 +16,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import checks
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.checks import blame
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.verdicts import RANKS, Report
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils import support
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight import demo, faults, fleets
 
 
@@ -314,6 +315,7 @@ def test_view_of_a_plan_is_plain_data() -> None:
         "workers": 16,
         "memory_utilization": 0.9,
         "pool_mb": 0,
+        "pinned_mb": 0,
     }
     assert view["hosts"]["door"]["nic"] is None and view["hosts"]["door"]["chips"] == []
 
@@ -324,6 +326,13 @@ def test_view_tells_what_the_engine_wants() -> None:
     view = preflight.plan_view(planner.plan(source(**more)))
     assert view["hosts"]["p1"]["memory_utilization"] == 0.8
     assert view["hosts"]["p1"]["pool_mb"] == 16 * int(64e9 / 2**20)
+
+
+def test_view_tells_what_decode_pins() -> None:
+    view = preflight.plan_view(planner.plan(support.d2rh()))
+    assert (view["hosts"]["p1"]["pinned_mb"], view["hosts"]["d1"]["pinned_mb"]) == (0, 4 * 50 * 1024)
+    unknown = preflight.plan_view(planner.plan(support.d2rh(all={"pd_kv_cache_gib": None})))
+    assert unknown["hosts"]["d1"]["pinned_mb"] == 0
 
 
 def test_a_host_with_only_the_proxy_is_asked_for_nothing_of_chips() -> None:
