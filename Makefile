@@ -75,6 +75,10 @@ test-unit: setup-dev ## Run the unit tests only
 test-integration: setup-dev ## Run the integration tests only
 	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
 
+.PHONY: test-benchmark
+test-benchmark: setup-dev ## Run the benchmark test: installs AISBench with torch (4 min, up to 7 GB) into .venv/share
+	$(PYTHON_BIN) -m pytest tests/benchmark --junitxml=tests/output/benchmark.xml $(ARGS)
+
 # The lab's verbs need root and these Debian packages: podman runc mmdebstrap iproute2 openssh-client mount.
 # exec: a signal to make reaches the command itself.
 LABCTL := exec env PATH="$(CURDIR)/.venv/bin:$$PATH" molecule/lab/labctl

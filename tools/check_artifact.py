@@ -28,6 +28,7 @@ ALLOWED = {
     "meta",
     "playbooks",
     "plugins",
+    "recipes",
     "roles",
 }
 REQUIRED = {"FILES.json", "LICENSE", "MANIFEST.json", "README.md", "meta", "playbooks", "plugins", "roles"}

@@ -562,3 +562,62 @@ def allow_connections(count: int) -> None:
         wanted = count + 64 if hard == resource.RLIM_INFINITY else min(count + 64, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     threading.stack_size(THREAD_STACK)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Warming up
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class WarmUp:
+    """Rounds of requests before a measurement. Every prompt is new, so that prefill computes each of them."""
+
+    def __init__(self, door: Door, endpoints: t.Sequence[Endpoint], requests: int, max_tokens: int, chat: bool) -> None:
+        self._door = door
+        self._endpoints = endpoints
+        self._requests = requests
+        self._max_tokens = max_tokens
+        self._chat = chat
+        self._before: dict[str, Counters | str] = {}
+        self.rounds: list[dict[str, t.Any]] = []
+
+    def run(self, rounds: int) -> list[str]:
+        """Send them; returns what failed, after which no further round is sent."""
+        if rounds:
+            self._before = self._look()
+        for number in range(rounds):
+            asked = build_requests(number * self._requests, self._requests, self._max_tokens, self._chat)
+            outcomes = ask_all(self._door, asked, max(self._requests, thread_limit(self._endpoints)))
+            good = [each for each in outcomes if each.failure is None]
+            firsts = [each.first_token_seconds for each in good if each.request.stream and each.first_token_seconds]
+            self.rounds.append(
+                {
+                    "requests": len(outcomes),
+                    "latency": spread([each.seconds for each in good]),
+                    "time_to_first_token": spread(firsts),
+                }
+            )
+            failures = failures_of(outcomes)
+            if failures:
+                return failures
+        return []
+
+    def cold(self) -> list[str]:
+        """Endpoints whose counters have not moved. One that counts nothing is not judged."""
+        limit = time.monotonic() + SETTLE_SECONDS
+        while True:
+            after = self._look()
+            cold = [name for name, now in after.items() if self._moved(self._before.get(name), now) is False]
+            if not cold or time.monotonic() > limit:
+                return cold
+            time.sleep(0.3)
+
+    def _look(self) -> dict[str, Counters | str]:
+        with concurrent.futures.ThreadPoolExecutor(METRICS_WORKERS) as pool:
+            return dict(zip((each.name for each in self._endpoints), pool.map(read_counters, self._endpoints)))
+
+    @staticmethod
+    def _moved(before: Counters | str | None, now: Counters | str) -> bool | None:
+        if not isinstance(before, Counters) or not isinstance(now, Counters):
+            return None
+        return work_between(before, now).reached

@@ -82,6 +82,11 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         "hardware": plan.cluster.hardware.name,
         "connector": plan.cluster.connector,
         "served_model_name": plan.cluster.served_model_name,
+        # A round of the benchmark's warm-up gives every chip of the larger role a request.
+        "widest_role_chips": max(
+            sum(each.dp_size * each.rank_width for each in plan.cluster.instances if each.role == role)
+            for role in ("prefill", "decode")
+        ),
         "instances": [
             {
                 "name": instance.name,
@@ -90,6 +95,7 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
                 "hosts": instance.hosts,
                 "ranks": instance.dp_size,
                 "tp_size": instance.tp_size,
+                "chips": instance.dp_size * instance.rank_width,
             }
             for instance in plan.cluster.instances
         ],
@@ -130,6 +136,7 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "runtime": cluster.runtime,
             "image": cluster.image,
             "node_ip": row["node_ip"],
+            "model_path": _model_on_host(cluster, own),
             "root": root.root,
             "environment": dict(root.environment),
             "ip_local_reserved_ports": row["ip_local_reserved_ports"],
@@ -140,6 +147,13 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "checks": _checks(plan, own, is_proxy, row["node_ip"]),
         }
     return out
+
+
+def _model_on_host(cluster: Cluster, placements: t.Sequence[Placement]) -> str:
+    """Where the model lies on a host: at its own path, unless a mount of a container there brings it from elsewhere."""
+    if cluster.runtime != "docker" or not placements:
+        return cluster.model_path
+    return on_host(mounts(cluster, placements[0]), cluster.model_path)
 
 
 def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> dict[str, t.Any]:

@@ -37,6 +37,7 @@ PLANS: dict[str, tuple[str, dict[str, t.Any]]] = {
     "1p1d-950-host-roce": ("1p1d-950-host-roce", {}),
     "one_host": ("one_host", {}),
     "over_a_bastion": ("over_a_bastion", {}),
+    "4p1d-a2": ("4p1d-a2", {}),
 }
 
 

@@ -226,6 +226,17 @@ def test_the_model_is_looked_for_where_the_host_has_it(mounts: list[str], model:
     assert found == {model: "directory", f"{model}/config.json": "file"}
 
 
+def test_a_host_knows_where_its_model_is() -> None:
+    """What runs there outside the container, as a benchmark does, needs the path of the host."""
+    held = base(all={"pd_model_path": "/root/.cache/m", "pd_mounts": ["/srv/cache:/root/.cache"]})
+    assert slices.host_slices(planned(held), {})["p1"]["model_path"] == "/srv/cache/m"
+    held = base(all={"pd_model_path": "/root/.cache/m", "pd_mounts": [], "pd_runtime": "process"})
+    assert slices.host_slices(planned(held), {})["p1"]["model_path"] == "/root/.cache/m"
+    apart = base(groups={"proxy": {"hosts": ["x1"]}}, more={"x1": {"pd_node_ip": "192.0.2.99"}})
+    own = slices.host_slices(planned(apart), {})["x1"]
+    assert own["model_path"] == "/models/DeepSeek-r1_w8a8_mtp" and own["units"] == []
+
+
 def test_checks_without_a_container() -> None:
     source = base(all={"pd_runtime": "process", "pd_mounts": ["/mnt/cache:/root/.cache"]})
     checks = slices_of(source)["d1"]["checks"]
