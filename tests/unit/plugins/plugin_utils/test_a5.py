@@ -191,6 +191,17 @@ def test_a_privileged_container_numbers_devices_as_the_host_does() -> None:
     assert [p["visible_devices"] for p in as_json(source)["placements"][0]["processes"]] == ["4", "5", "6", "7"]
 
 
+def test_privileges_by_choice_on_other_hardware() -> None:
+    """Such a container sees all chips, so devices count as on the host there too."""
+    source = one_host(host={"pd_container_privileged": True})
+    plan = planned(source)
+    assert not plan.findings, told(plan.findings)
+    assert [process.visible_devices for process in placement(plan, "d-a", "h1").processes] == ["4", "5", "6", "7"]
+    made = container(source, "h1")
+    assert made["privileged"] is True
+    assert [f"/dev/davinci{chip}" for chip in range(8)] == made["devices"][:8]
+
+
 def test_a_memory_limit() -> None:
     assert container(a5(all={"pd_container_memory_gib": 512}))["memory"] == "512g"
     assert container(a5())["memory"] == ""
