@@ -20,6 +20,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.npu_smi import parse_info
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import npus
 
 SIMULATORS = pathlib.Path(__file__).parents[3] / "roles" / "rehearsal" / "files" / "npu_sim"
@@ -332,7 +333,20 @@ def test_the_table_of_an_a5(a5: Host) -> None:
     assert (
         "|        |                  | 0000:61:00.0  | 0           0    / 0          5239  / 131072        |" in lines
     )
+    assert (
+        "| NPU ID                    | Process id    | Process name             | Process memory(MB)       |" in lines
+    )
     assert {len(line) for line in lines} == {99}
+
+
+def test_the_table_of_an_a5_is_read(a5: Host) -> None:
+    a5.faults("process 3 77 python3 100", "health 5 Alarm")
+    read = parse_info(a5.smi("info").out)
+    assert read["state"] == "ok", read
+    assert [(row["card"], row["name"], row["health"]) for row in read["rows"]] == [
+        (card, "Ascend950PR", "Alarm" if card == 5 else "OK") for card in range(8)
+    ]
+    assert [(process["card"], process["pid"]) for process in read["processes"]] == [(3, 77)]
 
 
 def test_health_and_names(a3: Host) -> None:

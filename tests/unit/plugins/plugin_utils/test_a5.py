@@ -191,6 +191,17 @@ def test_a_privileged_container_numbers_devices_as_the_host_does() -> None:
     assert [p["visible_devices"] for p in as_json(source)["placements"][0]["processes"]] == ["4", "5", "6", "7"]
 
 
+def test_privileges_by_choice_on_other_hardware() -> None:
+    """Such a container sees all chips, so devices count as on the host there too."""
+    source = one_host(host={"pd_container_privileged": True})
+    plan = planned(source)
+    assert not plan.findings, told(plan.findings)
+    assert [process.visible_devices for process in placement(plan, "d-a", "h1").processes] == ["4", "5", "6", "7"]
+    made = container(source, "h1")
+    assert made["privileged"] is True
+    assert [f"/dev/davinci{chip}" for chip in range(8)] == made["devices"][:8]
+
+
 def test_a_memory_limit() -> None:
     assert container(a5(all={"pd_container_memory_gib": 512}))["memory"] == "512g"
     assert container(a5())["memory"] == ""
@@ -378,3 +389,39 @@ def test_two_instances_of_one_host_have_their_own_chips_files() -> None:
 def test_the_planned_name_of_the_devices_variable_stays() -> None:
     """Endpoint files are found by it, so it is the plan's on every hardware."""
     assert env_of(host_roce())[command.DEVICES_VARIABLE] == "0"
+
+
+def test_upstreams_recipe_over_eight_hosts() -> None:
+    """DeepSeek-V3.1 on 950DT: two prefill instances of two hosts each, decode over four, endpoint files in /etc/hixlep."""
+    config = {"kv_connector_extra_config": {"ascend_local_comm_res_path": "/etc/hixlep"}}
+    common: Variables = {
+        "pd_hardware": "a5",
+        "pd_model_path": "/models/DeepSeek-V3.1",
+        "pd_served_model_name": "v31",
+        "pd_port_reserve": "measured",
+        "pd_kv_transfer_config": config,
+        "pd_engine_args_common": {"additional-config": {"enable_cpu_binding": "True"}, "max-model-len": 40000},
+    }
+    hosts = {f"n{number}": {**common, "pd_node_ip": f"192.0.2.{10 + number}"} for number in range(8)}
+    for number, host in enumerate(hosts.values()):
+        prefill = number < 4
+        sizes = {"pd_dp_size": 4, "pd_tp_size": 4} if prefill else {"pd_dp_size": 32, "pd_tp_size": 1}
+        host.update(sizes, pd_kv_port=30100 if prefill else 30300)
+    prefill_groups = {"p0": ["n0", "n1"], "p1": ["n2", "n3"]}
+    source: Source = {
+        "groups": {
+            "prefill": {"hosts": [], "children": prefill_groups},
+            "decode": {"hosts": [], "children": {"d0": ["n4", "n5", "n6", "n7"]}},
+            "proxy": {"hosts": ["n0"]},
+        },
+        "hosts": hosts,
+    }
+    plan = planned(source)
+    assert not plan.errors, told(plan.findings)
+    assert [item.kv_listen for item in plan.placements[:4]] == [(30100, 30107), (30108, 30115)] * 2
+    assert plan.proxy is not None
+    argv = plan.proxy["argv"]
+    prefillers = argv[argv.index("--prefiller-hosts") + 1 : argv.index("--prefiller-ports")]
+    decoders = argv[argv.index("--decoder-hosts") + 1 : argv.index("--decoder-ports")]
+    assert (len(prefillers), len(set(prefillers))) == (8, 4)
+    assert (len(decoders), len(set(decoders))) == (32, 4)
