@@ -19,11 +19,13 @@ from ansible.utils.display import Display
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import (
     collect,
     planner,
+    preflight,
     rehearsal,
     report,
     slices,
     variables,
 )
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store
 
 display = Display()
 FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
@@ -85,6 +87,7 @@ class ActionModule(ActionBase):
             if not plan.errors:
                 roots = {host: rehearsal.host_root(state, host) for host in source["hosts"]} if state else {}
                 slices.write(plan, roots, constants.DEFAULT_LOCAL_TMP)
+                store.Store(constants.DEFAULT_LOCAL_TMP).write_plan(encoded, preflight.plan_view(plan))
                 if state is not None:
                     self._build_hosts(plan, source)
                     rehearsal.warm_up(state)
@@ -167,7 +170,7 @@ class ActionModule(ActionBase):
             slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
             if slice_ is not None:
                 chips = int(values.get("pd_chips_per_node") or plan.cluster.hardware.chips_per_node)
-                rehearsal.build_host(slice_, chips, FILES, upstream, sys.executable)
+                rehearsal.build_host(slice_, plan.cluster.hardware.name, chips, FILES, upstream, sys.executable)
 
 
 def _switch(name: str, value: t.Any) -> bool:

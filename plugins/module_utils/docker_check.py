@@ -48,7 +48,12 @@ class Look:
     findings: list[Finding]
     containers: list[Container] = dataclasses.field(default_factory=list)
     version: Version | None = None
-    has_image: bool = False
+    image_id: str | None = None
+
+    @property
+    def has_image(self) -> bool:
+        """Whether the image is here."""
+        return self.image_id is not None
 
 
 def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], image: str, archive: str) -> Look:
@@ -61,11 +66,11 @@ def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], i
         containers = docker.containers()
         findings += check_names(site.cluster, containers, names)
         findings += check_chips(site.cluster, containers, names, chips)
-        has_image = bool(image) and docker.has_image(image)
-        findings += [] if has_image else check_image(docker, site.root, image, archive)
+        image_id = docker.image_id(image) if image else None
+        findings += [] if image_id is not None else check_image(docker, site.root, image, archive)
     except DockerError as error:
         return Look([*findings, finding("docker", "pd_runtime", "docker", str(error), error.fix)])
-    return Look(findings, containers, version, has_image)
+    return Look(findings, containers, version, image_id)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

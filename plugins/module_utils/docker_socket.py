@@ -93,9 +93,14 @@ class Docker:
         """Where it keeps its images."""
         return str(self._mapping("/info").get("DockerRootDir") or "/var/lib/docker")
 
-    def has_image(self, name: str) -> bool:
-        """Whether an image is here, by repository and tag, digest, or id."""
-        return self._get(f"/images/{urllib.parse.quote(name, safe='/:@')}/json") is not None
+    def image_id(self, name: str) -> str | None:
+        """The id of an image, asked for by repository and tag, digest, or id; None when it is not here.
+
+        It is the digest of the image's configuration, and so the same wherever the image is the same, also where it was
+        loaded from an archive and has no digest of a registry.
+        """
+        found = self._get(f"/images/{urllib.parse.quote(name, safe='/:@')}/json")
+        return None if found is None else str(found.get("Id") or "") if isinstance(found, dict) else ""
 
     def containers(self) -> list[Container]:
         """All containers, also those that do not run."""

@@ -13,7 +13,7 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, port_probe, procfs, units
 from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket import Container
 
 CLUSTER_LABEL = "pd_serving.cluster"
@@ -251,13 +251,14 @@ def check_ports(
     stats = launcher.all_stats()
     ours = own_processes(site)
     leftovers = left_behind(site)
+    probed = port_probe.listener_pids(site.cluster, site.root)
     found = []
     for wanted, listener in clashes:
         pid = owners.get(listener.inode)
         container = None if pid is None else container_of(pid, containers)
         if pid in leftovers:
             found.append(_leftover_finding(wanted, listener, pid, leftovers[pid]))
-        elif container is not None and is_own(container, site.cluster):
+        elif pid in probed or (container is not None and is_own(container, site.cluster)):
             continue
         elif pid is None or not is_ours(pid, stats, ours, procfs.innermost_pid):
             found.append(_port_finding(wanted, listener, pid, container))

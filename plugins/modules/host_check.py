@@ -14,6 +14,7 @@ description:
   - Looks for device nodes, files, folders, commands and free ports, and returns everything that is missing at once.
   - With O(engine=docker) also for what containers need, the daemon, the image, chips and names that no other
     container has. It asks the daemon itself, and needs neither the docker command nor any library for that.
+  - With O(facts=true) also tells what the host is, without judging it, so that hosts can be compared.
   - Never fails because of what it finds, and changes nothing.
 options:
   chips:
@@ -130,19 +131,26 @@ options:
     description: File that keeps both.
     type: path
     default: /etc/sysctl.d/90-pd_serving.conf
+  facts:
+    description: Return RV(facts) as well.
+    type: bool
+    default: false
+  models:
+    description: Folders of models, as absolute paths on the host, to be told of in RV(facts). Used with O(facts=true).
+    type: list
+    elements: str
+    default: []
+  disks:
+    description:
+      - Absolute paths on the host whose room is to be told in RV(facts); one that does not exist yet stands for its
+        nearest parent that does. Used with O(facts=true).
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - ascend.pd_serving.site
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  platform:
-    support: full
-    platforms: linux
-    description: Where the module works.
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.reads.hosts
 """
 
 EXAMPLES = r"""
@@ -161,6 +169,14 @@ EXAMPLES = r"""
     containers: [pd-demo-decode]
     image: quay.io/ascend/vllm-ascend:v0.23.0-a3
     image_source: /srv/images/vllm-ascend.tar
+  register: looked
+
+- name: Look at it and say what it is
+  ascend.pd_serving.host_check:
+    cluster: demo
+    facts: true
+    models: [/models/demo]
+    disks: [/opt/pd_serving, /var/lib/docker]
   register: looked
 """
 
@@ -220,6 +236,80 @@ docker:
       description: Version of its interface.
       type: str
   sample: {version: 28.2.2, api_version: '1.50'}
+facts:
+  description:
+    - What the host is. A key that could not be read is missing, and a warning says why.
+    - RV(findings) are a part of what preflight judges, and are not repeated here.
+  returned: when O(facts=true)
+  type: dict
+  contains:
+    kernel:
+      description: The kernel's release.
+      type: str
+    memory_total_mb:
+      description: Memory, in MiB.
+      type: int
+    memory_available_mb:
+      description: Memory that could be had without swapping, in MiB.
+      type: int
+    hugepages_total:
+      description: Huge pages of the usual size.
+      type: int
+    hugepages_free:
+      description: Those that nobody uses.
+      type: int
+    hugepage_kb:
+      description: Their size, in KiB.
+      type: int
+    clock:
+      description: C(host) is the host's clock, in seconds since 1970, read at the end.
+      type: dict
+    disks:
+      description: For each of O(disks) the MiB that are free; null where that cannot be read.
+      type: dict
+    nics:
+      description:
+        - Network cards by name. C(addresses) with prefix length, IPv4 and IPv6; C(mtu); C(state), V(up), V(down) or
+          V(unknown), the last one also for a card such as C(lo) whose driver does not tell.
+        - The kernel is asked over netlink, so that the command C(ip) is not needed.
+      type: dict
+    docker:
+      description:
+        - C(version) of the daemon and, when O(image) was asked for, C(image) with C(present) and C(digest), the image's
+          id. Null with O(engine=none) and where the daemon cannot be asked.
+      type: dict
+    models:
+      description:
+        - For each of O(models) its C(state), V(ok), V(missing) or V(unreadable). When it is V(ok) also C(config_digest)
+          and C(index_digest), the SHA-256 of C(config.json) and of the index of the weights, or null where there is no
+          such file, and C(count) and C(bytes), number and size of the files C(*.safetensors) and C(*.bin) in it.
+        - Weights are never read.
+      type: dict
+    own_pids:
+      description:
+        - Processes of this cluster, as the host counts them, in containers and outside, with all that descends from
+          them and what a launcher that was killed has left behind.
+      type: list
+      elements: int
+  sample:
+    kernel: 5.10.0-216.0.0.115.oe2203sp4.aarch64
+    memory_total_mb: 1547520
+    memory_available_mb: 1498231
+    hugepages_total: 0
+    hugepages_free: 0
+    hugepage_kb: 2048
+    clock: {host: 1786000000.25}
+    disks: {/opt/pd_serving: 812345}
+    nics: {eth0: {addresses: [192.0.2.21/24], mtu: 1500, state: up}}
+    docker: null
+    models:
+      /models/demo:
+        state: ok
+        config_digest: 0f1d0ed5ed4f2ee0ebd1cbd05a20e1b1d1e7f0a9b2f3a2f9fbbfca4a1f0f8b0c
+        index_digest: null
+        count: 163
+        bytes: 688586727753
+    own_pids: [4711, 4712]
 """
 
 import dataclasses
@@ -250,6 +340,32 @@ def left_to_prepare(seen: docker_check.Look, params: t.Mapping[str, t.Any]) -> l
         "image": bool(params["image"]) and not seen.has_image,
     }
     return [name for name, missing in left.items() if missing]
+
+
+def check_folders(params: t.Mapping[str, t.Any]) -> str | None:
+    """What is wrong with the paths of facts; None when nothing is."""
+    relative = [
+        f"{option} has {path!r}"
+        for option in ("models", "disks")
+        for path in params[option]
+        if not path.startswith("/")
+    ]
+    return f"paths must be absolute: {', '.join(relative)}" if relative else None
+
+
+def tell_facts(
+    site: units.Site, seen: docker_check.Look, params: t.Mapping[str, t.Any]
+) -> tuple[dict[str, t.Any], list[str]]:
+    """What the host is, and what could not be read of it."""
+    from ansible_collections.ascend.pd_serving.plugins.module_utils import host_facts
+
+    docker: dict[str, t.Any] | None = None
+    if seen.version is not None:
+        docker = {"version": seen.version.version}
+        if params["image"]:
+            docker["image"] = {"present": seen.has_image, "digest": seen.image_id or None}
+    gathered = host_facts.gather(site, params["models"], params["disks"], seen.containers)
+    return {**gathered.facts, "docker": docker}, gathered.troubles
 
 
 def main() -> None:
@@ -296,11 +412,19 @@ def main() -> None:
             "reserved_ports": {"type": "str"},
             "hugepages": {"type": "int"},
             "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-pd_serving.conf"},
+            "facts": {"type": "bool", "default": False},
+            "models": {"type": "list", "elements": "str", "default": []},
+            "disks": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     params = module.params
     environ = units.launch_environment(params["environment"])
+    wrong = check_folders(params)
+    if wrong is not None:
+        module.fail_json(msg=wrong)
+    told: dict[str, t.Any] = {}
+    troubles: list[str] = []
     try:
         site = units.site_of(params)
         seen = look_at_engine(site, params)
@@ -314,13 +438,17 @@ def main() -> None:
             ),
         ]
         prepare = left_to_prepare(seen, params)
+        if params["facts"]:
+            told["facts"], troubles = tell_facts(site, seen, params)
     except (units.UnitError, kernel.KernelError, OSError) as error:
         module.fail_json(msg=str(error))
     for finding in findings:
         if finding["severity"] == "warning":
             module.warn(f"{finding['message']}. Fix: {finding['fix']}")
+    for trouble in troubles:
+        module.warn(trouble)
     docker = None if seen.version is None else dataclasses.asdict(seen.version)
-    module.exit_json(changed=False, findings=findings, prepare=prepare, docker=docker)
+    module.exit_json(changed=False, findings=findings, prepare=prepare, docker=docker, **told)
 
 
 if __name__ == "__main__":

@@ -64,17 +64,8 @@ options:
 extends_documentation_fragment:
   - ascend.pd_serving.site
   - ascend.pd_serving.site.logs
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  platform:
-    support: full
-    platforms: linux
-    description: Where the module works.
+  - ascend.pd_serving.reads
+  - ascend.pd_serving.reads.hosts
 seealso:
   - module: ascend.pd_serving.launch
 """

@@ -22,13 +22,8 @@ options:
     type: list
     elements: raw
     required: true
-attributes:
-  check_mode:
-    description: Changes nothing in any mode.
-    support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
+extends_documentation_fragment:
+  - ascend.pd_serving.reads
 """
 
 EXAMPLES = r"""

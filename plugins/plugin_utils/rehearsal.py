@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import typing as t
 
+from . import npus
 from .inventory import Source
 from .slices import HostRoot
 
@@ -139,15 +140,21 @@ def host_root(state: str, host: str) -> HostRoot:
 
 
 def build_host(
-    slice_: dict[str, t.Any], chips_per_node: int, files: pathlib.Path, upstream: pathlib.Path, python: str
+    slice_: dict[str, t.Any],
+    generation: str,
+    chips_per_node: int,
+    files: pathlib.Path,
+    upstream: pathlib.Path,
+    python: str,
 ) -> None:
-    """Make one simulated host: device nodes, driver files, model, tools, upstream's examples.
+    """Make one simulated host: chips with addresses, driver files, model, tools, upstream's examples.
 
     A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
     """
     root = pathlib.Path(slice_["root"])
     wanted = json.dumps(
-        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True
+        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], generation, chips_per_node, python],
+        sort_keys=True,
     )
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -156,13 +163,14 @@ def build_host(
         _touch(root / "dev" / f"davinci{chip}")
     for node in slice_["checks"]["device_nodes"]:
         _touch(root / "dev" / node)
+    _npus(root, generation, chips_per_node)
+    _tools(root, files, python, [entry["path"] for entry in slice_["checks"]["paths"]])
     for entry in slice_["checks"]["paths"]:
         path = root / entry["path"].strip("/")
         if entry["type"] == "file":
             _touch(path, "{}\n" if path.suffix == ".json" else "")
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-    _tools(root, files, python)
+        elif not path.exists():
+            path.mkdir(parents=True)
     workspace = root / "vllm-workspace" / "vllm-ascend"
     workspace.mkdir(parents=True, exist_ok=True)
     link = workspace / "examples"
@@ -178,13 +186,31 @@ def _touch(path: pathlib.Path, content: str = "") -> None:
         path.write_text(content, encoding="utf-8")
 
 
-def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
+def _npus(root: pathlib.Path, generation: str, chips: int) -> None:
+    """The state of the simulated driver, and the files that say the same on a real host."""
+    state = root / npus.DIRECTORY
+    fleet = root.parents[1] / "npu_fleet"
+    number = npus.number_of(state)
+    if number is None:
+        try:
+            number = npus.claim(fleet, state)
+        except ValueError as problem:
+            raise RehearsalError(f"a rehearsal has addresses for {npus.MAX_HOSTS} hosts: {problem}") from problem
+    npus.build(state, fleet, number, generation, chips)
+    files = {**npus.DRIVER_FILES, "etc/hccn.conf": npus.hccn_conf(number, generation, chips)}
+    for name, text in files.items():
+        path = root / name
+        # Hosts of an earlier version of the simulation had these files without content.
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
+        _touch(path, text)
+
+
+def _tools(root: pathlib.Path, files: pathlib.Path, python: str, paths: t.Sequence[str]) -> None:
     """Wrappers named like the real commands. Python is called by its full path: a version manager's shim costs 170 ms."""
     folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    quoted = {
-        name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin", "npu_smi_sim.sh", "hccn_tool_sim.sh")
-    }
+    quoted = {name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin")}
     interpreter = shlex.quote(python)
     # Compiled once per rehearsal, not beside the sources: 36 engines starting cold cost 4 s of CPU, warm 1 s.
     compiled = shlex.quote(f"pycache_prefix={root.parents[1] / 'pycache'}")
@@ -194,13 +220,26 @@ def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
             'case "$1" in /vllm-workspace/*) script="$PD_REHEARSAL_ROOT$1"; shift; set -- "$script" "$@" ;; esac\n'
             f'PYTHONPATH={quoted["standin"]} exec {interpreter} "$@"\n'
         ),
-        "npu-smi": f'exec /bin/sh {quoted["npu_smi_sim.sh"]} "$@"\n',
-        "hccn_tool": f'exec /bin/sh {quoted["hccn_tool_sim.sh"]} "$@"\n',
     }
     for name, body in scripts.items():
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{body}", encoding="utf-8")
-        path.chmod(0o755)
+        _script(folder / name, body)
+    for place in ("/usr/local/bin/npu-smi", "/usr/local/Ascend/driver/tools/hccn_tool"):
+        # At their real places, which the inventory may know better, so that a missing tool can be rehearsed.
+        name = pathlib.Path(place).name
+        places = [path for path in paths if pathlib.Path(path).name == name and ".." not in path] or [place]
+        # Read, not started anew: a call is over in milliseconds.
+        parts = "".join(f". {shlex.quote(str(files / 'npu_sim' / part))}\n" for part in ("common.sh", name))
+        for path in places:
+            _script(root / path.strip("/"), f"PD_REHEARSAL_ROOT={shlex.quote(str(root))}\n{parts}")
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(root / places[0].strip("/"), folder))
+
+
+def _script(path: pathlib.Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}", encoding="utf-8")
+    path.chmod(0o755)
 
 
 def warm_up(state: str) -> None:

@@ -20,6 +20,8 @@ PROJECT = pathlib.Path(__file__).resolve().parents[2]
 # What runs on the managed host is counted; these run on the controller.
 CONTROLLER_ACTIONS = {
     "ascend.pd_serving.plan",
+    "ascend.pd_serving.preflight_report",
+    "ascend.pd_serving.preflight_schedule",
     "ascend.pd_serving.restart_together",
     "ascend.pd_serving.status",
     "ascend.pd_serving.summary",

@@ -7,21 +7,23 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pdlab.place import DIR, LAB, SIMULATORS, key, write
+from pdlab.place import DIR, LAB, SIMULATORS, key, npus, write
 
 # File here, place on the host.
 FILES = {
-    SIMULATORS / "npu_smi_sim.sh": "usr/local/bin/npu-smi",
-    SIMULATORS / "hccn_tool_sim.sh": "usr/local/Ascend/driver/tools/hccn_tool",
     LAB / "host/ascend-boot": "usr/local/sbin/ascend-boot",
     LAB / "host/ascend-boot.service": "etc/systemd/system/ascend-boot.service",
     LAB / "host/oci_clamp.py": "usr/sbin/runc",
 }
+TOOLS = {
+    SIMULATORS / "npu_sim/npu-smi": "usr/local/bin/npu-smi",
+    SIMULATORS / "npu_sim/hccn_tool": "usr/local/Ascend/driver/tools/hccn_tool",
+}
+SHARED = SIMULATORS / "npu_sim/common.sh"
 TEXTS = {
-    "usr/local/Ascend/driver/version.info": "Version=25.2.0\nInnerversion=V100R001C22SPC001B220\n",
+    **npus.DRIVER_FILES,
     "usr/local/Ascend/driver/lib64/libascend_hal.so": "",
     "usr/local/dcmi/libdcmi.so": "",
-    "etc/ascend_install.info": "Driver_Install_Type=full\nDriver_Install_Path_Param=/usr/local/Ascend\n",
     "models/m/config.json": '{"architectures": ["LabForCausalLM"], "num_experts": 8}\n',
 }
 LINKS = {
@@ -32,13 +34,16 @@ LINKS = {
 
 def layer() -> Path:
     """A driver's files at their real places, and what makes device nodes at boot."""
-    target = DIR / f"driver-{key(Path(__file__), *FILES)}"
+    target = DIR / f"driver-{key(Path(__file__), str(TEXTS), SHARED, *TOOLS, *FILES)}"
     if target.exists():
         return target
     part = target.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     for source, path in FILES.items():
         write(part / path, source.read_text(encoding="utf-8"), 0o644 if source.suffix == ".service" else 0o755)
+    for source, path in TOOLS.items():
+        # One file each: containers mount the tools alone.
+        write(part / path, SHARED.read_text(encoding="utf-8") + source.read_text(encoding="utf-8"), 0o755)
     for path, text in TEXTS.items():
         write(part / path, text)
     for path, goal in LINKS.items():

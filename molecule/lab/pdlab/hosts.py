@@ -19,19 +19,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pdlab import driver, image, network, rootfs
-from pdlab.place import DIR, LAB, STATE, LabError, run, write
+from pdlab.place import DIR, LAB, STATE, LabError, npus, run, write
 
 FIRST_INDEX, LAST_INDEX = 11, 249
 INVENTORY = STATE / "hosts.json"
 # Several systemds on one kernel need more than the usual 128.
 INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 INOTIFY_INSTANCES = 1024
-HCCN = """\
-address_{chip}={address}
-netmask_{chip}=255.255.0.0
-netdetect_{chip}=10.20.0.1
-gateway_{chip}=10.20.0.1
-"""
+# Each host's chips as its simulated tools see them. All hosts see all of it: a ping looks at its target.
+NPUS, NPUS_THERE = STATE / "npu", "opt/pd_rehearsal/npu_fleet"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +178,7 @@ def remove(hosts: list[Host]) -> None:
         if (host.folder / "root").is_mount():
             run("umount", host.folder / "root")
         shutil.rmtree(host.folder, ignore_errors=True)
+        npus.forget(NPUS / host.name, NPUS, host.index)
         network.remove_host(host.name, host.index)
         del rest[host.name]
     save(rest)
@@ -214,6 +211,7 @@ def _boot(host: Host, names: str) -> str | None:
             *("--network", f"ns:{network.NAMESPACES / host.container}", "--no-hosts", "--dns=none", "--shm-size=1g"),
             # A host that reboots ends its first process.
             *("--restart=always", "--log-driver=none", "--volume", f"{DIR / 'images'}:/srv/images:ro"),
+            *("--volume", f"{NPUS}:/{NPUS_THERE}"),
             # On an overlay of its own Docker falls back to copying whole images.
             *("--volume", f"{host.folder}/docker:/var/lib/docker", "--rootfs", root, "/sbin/init"),
         )
@@ -263,8 +261,10 @@ def _personalise(host: Host, upper: Path) -> None:
     write(upper / "etc/hostname", f"{host.name}\n")
     write(upper / "etc/machine-id", f"{uuid.uuid4().hex}\n", 0o444)
     write(upper / "etc/lab/chips", f"{host.chips}\n")
-    chips = [HCCN.format(chip=chip, address=f"10.20.{host.index}.{chip + 1}") for chip in range(host.chips)]
-    write(upper / "etc/hccn.conf", "".join(chips))
+    generation = "a3" if host.chips > 8 else "a2"
+    write(upper / "etc/hccn.conf", npus.hccn_conf(host.index, generation, host.chips))
+    npus.build(NPUS / host.name, NPUS, host.index, generation, host.chips)
+    own_npus(host.name, upper)
     for number, home in enumerate(("root", *(f"home/{name}" for name, _ in rootfs.USERS))):
         user = 999 + number if number else 0  # Debian's first users are 1000 and on
         write(upper / home / ".ssh/authorized_keys", network.KEY.with_suffix(".pub").read_text(encoding="ascii"), 0o600)
@@ -272,3 +272,9 @@ def _personalise(host: Host, upper: Path) -> None:
             path.chmod(0o700)
         for path in (upper / home, upper / home / ".ssh", upper / home / ".ssh/authorized_keys"):
             os.chown(path, user, user)
+
+
+def own_npus(name: str, upper: Path) -> None:
+    """Where the host's tools look for its state: in the folder of all hosts' states, which is mounted when it boots."""
+    (upper / NPUS_THERE).mkdir(parents=True, exist_ok=True)
+    (upper / npus.DIRECTORY).symlink_to(f"{Path(NPUS_THERE).name}/{name}")

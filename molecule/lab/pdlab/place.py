@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 LAB = Path(__file__).resolve().parents[1]
 CHECKOUT = LAB.parents[1]
@@ -19,6 +21,19 @@ DIR = Path(os.environ.get("LAB_DIR") or "/var/tmp/pd_serving_lab")
 # Several labs at once have several names. It is also the name of the controller's network namespace.
 NAME = os.environ.get("LAB_NAME") or "pdlab"
 STATE = DIR / "labs" / NAME
+
+
+def _load(path: Path) -> ModuleType:
+    """A module of the collection by its path: the lab needs neither the collection's package nor Ansible."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+npus = _load(CHECKOUT / "plugins" / "plugin_utils" / "npus.py")
 
 
 class LabError(Exception):

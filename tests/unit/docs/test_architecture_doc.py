@@ -18,7 +18,7 @@ PAGE = markdown_pages.read(markdown_pages.ROOT / "docs" / "architecture.md")
 def layers() -> list[str]:
     """Module names in the order of the table; its last row names several."""
     (rows,) = (rows for _heading, columns, rows in PAGE.tables() if columns[:2] == ["layer", "file"])
-    return [name for row in rows for name in re.findall(r"[a-z]+", row[0])]
+    return [name for row in rows for name in re.findall(r"[a-z_]+", row[0])]
 
 
 ORDER = layers()

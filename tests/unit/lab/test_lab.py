@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import os
 import resource
 import shutil
 import signal
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "molecule" / "lab"
 sys.path.insert(0, str(LAB))
 
-from pdlab import cli, command, hosts, image, network, place
+from pdlab import cli, command, driver, hosts, image, network, place
 
 
 @pytest.fixture
@@ -286,9 +287,11 @@ def test_one_lab_is_not_two_commands(lab: Path, capsys: pytest.CaptureFixture[st
 
 
 SUPERVISE = """
-import os, sys
+import os, signal, sys
 sys.path.insert(0, {lab!r})
 from pdlab import command
+for number in command.INTERRUPTIONS:  # the tests themselves may run under nohup
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 command.GRACE, command.LAST_GRACE = 0.5, 1.0
 with command.supervised(sys.argv[1:], os.environ) as (code, interruption):
     print(code, interruption.name if interruption else None)
@@ -396,3 +399,44 @@ def test_every_verb_is_documented() -> None:
     verbs = cli.parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert verbs is not None
     assert [verb for verb in verbs if f"`{verb}" not in page] == []
+
+
+def test_the_drivers_tools_work_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container mounts hccn_tool and npu-smi as single files; its chips are device nodes, its addresses hccn.conf."""
+    monkeypatch.setattr(driver, "DIR", tmp_path)
+    layer = driver.layer()
+    (tmp_path / "root/dev").mkdir(parents=True)
+    (tmp_path / "root/dev/davinci4").touch()
+    (tmp_path / "root/etc").mkdir()
+    (tmp_path / "root/etc/hccn.conf").write_text(place.npus.hccn_conf(11, "a2", 8))
+    for tool, words, said in (
+        (
+            "usr/local/Ascend/driver/tools/hccn_tool",
+            ("-i", "4", "-ip", "-g"),
+            "ipaddr:10.20.11.5\nnetmask:255.255.0.0\n",
+        ),
+        ("usr/local/bin/npu-smi", ("info", "-m"), "Ascend 910B4"),
+    ):
+        environment = {**os.environ, "PD_REHEARSAL_ROOT": str(tmp_path / "root")}
+        command = [str(layer / tool), *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert said in done.stdout
+        assert done.stderr == ""
+
+
+def test_chips_of_the_labs_hosts_ping_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All hosts' states lie in one folder that each host has; the path of its own leads there."""
+    monkeypatch.setattr(driver, "DIR", tmp_path)
+    tool = driver.layer() / driver.TOOLS[place.SIMULATORS / "npu_sim/hccn_tool"]
+    fleet = tmp_path / "p1" / hosts.NPUS_THERE
+    for name, index in (("p1", 11), ("d1", 12)):
+        place.npus.build(fleet / name, fleet, index, "a3", 16)
+    hosts.own_npus("p1", tmp_path / "p1")
+    (tmp_path / "p1/dev").mkdir()
+    (tmp_path / "p1/dev/davinci0").touch()
+    environment = {**os.environ, "PD_REHEARSAL_ROOT": str(tmp_path / "p1")}
+    for target, received in ((f"{place.npus.vnic_net(12)}.16", 3), (f"{place.npus.vnic_net(13)}.1", 0)):
+        command = [str(tool), "-i", "0", "-hccs_ping", "-g", "address", target]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert f"3 packets transmitted, {received} received" in done.stdout
+    assert (fleet / "p1/calls.log").read_text().count("\n") == 2

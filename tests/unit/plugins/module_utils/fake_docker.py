@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+IMAGE_ID = "sha256:" + "5" * 64
+
 
 class FakeDocker:
     """What the daemon has; tests change it."""
@@ -67,7 +69,7 @@ class FakeDocker:
             assert query == "all=1"
             return [one["listed"] for one in self.containers]
         if path.startswith("/images/"):
-            return {"Id": "x"} if path[len("/images/") : -len("/json")] in self.images else None
+            return {"Id": IMAGE_ID} if path[len("/images/") : -len("/json")] in self.images else None
         for one in self.containers:
             if path == f"/containers/{one['listed']['Id']}/json":
                 return one["inspected"]

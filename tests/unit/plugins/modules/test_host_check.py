@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -19,9 +20,21 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, kernel, launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import (
+    docker_check,
+    host_facts,
+    kernel,
+    launcher,
+    port_probe,
+    procfs,
+    units,
+)
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check
-from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import FakeDocker, serving
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import (
+    IMAGE_ID,
+    FakeDocker,
+    serving,
+)
 
 LISTEN = """
 import os, socket, sys, time
@@ -240,3 +253,92 @@ def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkey
         (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
     assert found["message"].endswith(") in container web")
     assert found["fix"] == "stop that container (docker stop web), or set pd_api_port to other ports"
+
+
+# -- probing listeners -------------------------------------------------------------------------------------------------
+
+
+def test_a_listener_for_probes_of_this_cluster_is_not_in_the_way(tmp_path: Path) -> None:
+    """One preflight run must not report what another one, or one that was interrupted, has left for some seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = port_probe.Endpoint(*server.getsockname())
+    try:
+        assert port_probe.listen("demo", str(tmp_path), "", [endpoint], 60).bound == [endpoint]
+        assert call(tmp_path, ports=[port_entry(endpoint.port)]) == []
+        (found,) = call(tmp_path, ports=[port_entry(endpoint.port)], cluster="other")
+        assert found["check"] == "port"
+    finally:
+        port_probe.done("demo", str(tmp_path), "")
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+def test_facts_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any) -> Any:
+        raise AssertionError("gathered")
+
+    monkeypatch.setattr(host_facts, "gather", refuse)
+    told = set(run(tmp_path, models=["/m"], disks=["/d"])) - {"invocation"}  # newer ansible-core leaves that out
+    assert told == {"changed", "findings", "prepare", "docker"}
+
+
+def test_facts_of_a_host(tmp_path: Path, running: Any) -> None:
+    _site, start = running
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    (tmp_path / "m" / "a.safetensors").write_bytes(b"12345")
+    facts = run(tmp_path, facts=True, models=["/m", "/none"], disks=["/opt/pd_serving", "/m/a.safetensors"])["facts"]
+    listed_keys = {
+        "clock",
+        "kernel",
+        "memory_total_mb",
+        "memory_available_mb",
+        "disks",
+        "nics",
+        "docker",
+        "models",
+        "own_pids",
+    }
+    assert listed_keys <= set(facts)
+    assert set(facts) - listed_keys <= {"hugepages_total", "hugepages_free", "hugepage_kb"}
+    digest = hashlib.sha256(b"{}").hexdigest()
+    assert facts["models"] == {
+        "/m": {"state": "ok", "config_digest": digest, "index_digest": None, "count": 1, "bytes": 5},
+        "/none": {"state": "missing"},
+    }
+    assert set(facts["disks"]) == {"/opt/pd_serving", "/m/a.safetensors"} and facts["disks"]["/opt/pd_serving"] > 0
+    assert start.pid in facts["own_pids"] and os.getpid() not in facts["own_pids"]
+    assert facts["docker"] is None
+    assert "127.0.0.1/8" in facts["nics"]["lo"]["addresses"]
+
+
+def test_the_images_id(tmp_path: Path, daemon: FakeDocker) -> None:
+    daemon.images = {"example/vllm:1"}
+    facts = docker(tmp_path, facts=True, image="example/vllm:1")["facts"]
+    assert facts["docker"] == {"version": "28.2.2", "image": {"present": True, "digest": IMAGE_ID}}
+    facts = docker(tmp_path, facts=True, image="example/vllm:2")["facts"]
+    assert facts["docker"] == {"version": "28.2.2", "image": {"present": False, "digest": None}}
+    assert docker(tmp_path, facts=True)["facts"]["docker"] == {"version": "28.2.2"}
+
+
+def test_a_daemon_that_is_down_is_no_docker_in_facts(tmp_path: Path) -> None:
+    assert docker(tmp_path, facts=True, image="example/vllm:1")["facts"]["docker"] is None
+
+
+def test_what_cannot_be_read_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: list[str]) -> None:
+    def refuse() -> Any:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(host_facts, "nics", refuse)
+    facts = run(tmp_path, facts=True)["facts"]
+    assert "nics" not in facts
+    assert warned == ["the network cards cannot be read: [Errno 1] Operation not permitted"]
+
+
+def test_relative_paths_are_refused_together(tmp_path: Path) -> None:
+    out = io.StringIO()
+    args = {"cluster": "demo", "models": ["m", "/ok"], "disks": ["d"]}
+    with patch_module_args(args), contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        host_check.main()
+    assert json.loads(out.getvalue())["msg"] == "paths must be absolute: models has 'm', disks has 'd'"

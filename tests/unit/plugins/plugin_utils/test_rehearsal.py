@@ -8,6 +8,7 @@ import copy
 import ipaddress
 import json
 import re
+import subprocess
 import typing as t
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
 )
 
 STATE = "/state/one"
+SIMULATORS = Path(__file__).parents[4] / "roles" / "rehearsal" / "files"
 DIFFERENT: dict[str, Source] = {
     "four hosts": planned_by_default(),
     "layerwise": planned_by_default(all={"pd_connector": "MooncakeLayerwiseConnector"}),
@@ -182,14 +184,14 @@ def test_simulated_hosts_lie_below_the_state() -> None:
 # Simulated machines ---------------------------------------------------------------------------------------------------
 
 
-def build(tmp_path: Path, source: Source, host: str) -> Path:
+def build(tmp_path: Path, source: Source, host: str, files: Path | None = None) -> Path:
     state = str(tmp_path / "state")
     rehearsed = rehearsal.rehearse(source, state)
     plan = planned(rehearsed)
     assert not plan.errors, told(plan.findings)
     root = rehearsal.host_root(state, host)
     made = slices.host_slices(plan, {host: root})[host]
-    rehearsal.build_host(made, 8, tmp_path / "files", tmp_path / "upstream", "/usr/bin/python3")
+    rehearsal.build_host(made, "a2", 8, files or tmp_path / "files", tmp_path / "upstream", "/usr/bin/python3")
     return Path(root.root)
 
 
@@ -210,6 +212,61 @@ def test_a_host_is_built(tmp_path: Path) -> None:
         assert (tools / tool).stat().st_mode & 0o111
         assert (tools / tool).read_text().startswith("#!/bin/sh\n")
     assert (root / "vllm-workspace/vllm-ascend/examples").is_symlink()
+
+
+def call(root: Path, tool: str, *words: str) -> str:
+    """A tool of a built host by its name, as the playbooks call it, and without the variable that says whose it is."""
+    path = f"{root}/opt/pd_rehearsal/bin:/usr/bin:/bin"
+    command = ["env", f"PATH={path}", tool, *words]
+    return subprocess.run(command, env={}, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_chips_of_a_host_have_addresses(tmp_path: Path) -> None:
+    root = build(tmp_path, one_host(), "h1", SIMULATORS)
+    conf = dict(line.split("=") for line in (root / "etc/hccn.conf").read_text().splitlines())
+    assert len({conf[f"address_{chip}"] for chip in range(8)}) == 8
+    live = call(root, "hccn_tool", "-i", "7", "-ip", "-g")
+    assert live == f"ipaddr:{conf['address_7']}\nnetmask:{conf['netmask_7']}\n"
+    assert call(root, "npu-smi", "info").count("910B4") == 8
+    version = (root / "usr/local/Ascend/driver/version.info").read_text().splitlines()[0]
+    assert version == f"Version={call(root, 'npu-smi', '-v').split()[-1]}"
+    assert "Driver_Install_Path_Param=/usr/local/Ascend\n" in (root / "etc/ascend_install.info").read_text()
+
+
+def test_hosts_of_one_rehearsal_ping_each_other(tmp_path: Path) -> None:
+    first, second = (build(tmp_path, base(), host, SIMULATORS) for host in ("p1", "d1"))
+    address = (second / "etc/hccn.conf").read_text().split("address_3=")[1].split()[0]
+    assert address not in (first / "etc/hccn.conf").read_text()
+    assert "3 received, 0.00%" in call(first, "hccn_tool", "-i", "0", "-ping", "-g", "address", address)
+    faults = second / "opt/pd_rehearsal/npu/faults"
+    faults.write_text("link 3 down\n")
+    assert "0 received, 100.00%" in call(first, "hccn_tool", "-i", "0", "-ping", "-g", "address", address)
+    # A host that is built again keeps its place and its faults.
+    (second / "opt/pd_rehearsal/built.json").unlink()
+    build(tmp_path, base(), "d1", SIMULATORS)
+    assert address in (second / "etc/hccn.conf").read_text()
+    assert faults.read_text() == "link 3 down\n"
+
+
+def test_tools_are_where_the_inventory_says(tmp_path: Path) -> None:
+    source = one_host(host={"pd_mounts": ["/usr/local/sbin/npu-smi:/usr/local/bin/npu-smi"]})
+    root = build(tmp_path, source, "h1", SIMULATORS)
+    assert not (root / "usr/local/bin/npu-smi").exists()
+    assert "910B4" in call(root, "npu-smi", "info")
+    (root / "usr/local/sbin/npu-smi").unlink()
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        call(root, "npu-smi", "info")
+    assert failed.value.returncode == 127, "no such command"
+
+
+def test_hosts_of_an_earlier_simulation_get_what_they_miss(tmp_path: Path) -> None:
+    root = build(tmp_path, one_host(), "h1")
+    for name in ("etc/hccn.conf", "usr/local/Ascend/driver/version.info"):
+        (root / name).write_text("")
+    (root / "opt/pd_rehearsal/built.json").unlink()
+    build(tmp_path, one_host(), "h1")
+    assert "address_0=" in (root / "etc/hccn.conf").read_text()
+    assert "Version=" in (root / "usr/local/Ascend/driver/version.info").read_text()
 
 
 def test_what_is_taken_away_stays_away(tmp_path: Path) -> None:

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Every check: one fault leads to exactly its verdict, two lead to both, none to none."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import checks
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.verdicts import Report, Verdict
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight import faults, fleets
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight.faults import FAULTS, Fault
+
+CASES = [pytest.param(one, hardware, id=f"{one.name}-{hardware}") for one in FAULTS for hardware in one.hardware]
+HARDWARE = pytest.mark.parametrize("hardware", ["a2", "a3"])
+# Where a chip may be named in also because two of one host are at fault together.
+SEVERAL = {"address-unique", "sdid-unique"}
+
+
+def said(report: Report) -> list[tuple[str, str, str, int | None]]:
+    return [(one.check, one.severity, one.host, one.chip) for one in report.verdicts]
+
+
+def only(report: Report) -> Verdict:
+    assert len(report.verdicts) == 1, said(report)
+    return report.verdicts[0]
+
+
+@HARDWARE
+@pytest.mark.parametrize("hosts", [fleets.HOSTS, ("p1",), ("p1", "d1")], ids=len)
+def test_a_fleet_without_faults_has_no_verdict(hardware: str, hosts: tuple[str, ...]) -> None:
+    report = fleets.good(hardware, hosts).judge()
+    assert said(report) == []
+    assert report.not_judged == [] and report.blocked == {}
+    assert {chip for row in report.chips.values() for chip in row.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(("one", "hardware"), CASES)
+def test_one_fault_is_one_verdict(one: Fault, hardware: str) -> None:
+    case = fleets.good(hardware)
+    one.apply(case, "d1")
+    verdict = only(case.judge())
+    assert (verdict.check, verdict.severity, verdict.host) == (one.check, one.severity, "d1")
+    if one.check not in SEVERAL:
+        assert verdict.chip == one.chip
+    text = f"{verdict.message} {verdict.found} {verdict.fix}"
+    assert [word for word in one.says if word not in text] == [], text
+    texts_are_whole_in_both_languages(verdict)
+
+
+def texts_are_whole_in_both_languages(verdict: Verdict) -> None:
+    for text in (verdict.message, verdict.fix, verdict.message_zh, verdict.fix_zh):
+        assert text.strip() and "{" not in text and "None" not in text
+        assert text.count("`") % 2 == 0
+    assert "d1" in verdict.message and "d1" in verdict.message_zh
+    if verdict.chip is not None:
+        assert str(verdict.chip) in verdict.message and str(verdict.chip) in verdict.message_zh
+    if verdict.check not in checks.HOST_CHECK:
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in verdict.message_zh + verdict.fix_zh)
+
+
+def pairs(hardware: str) -> t.Iterator[t.Any]:
+    """Each fault with the one that follows it in the list, and with one far from it."""
+    fitting = [one for one in FAULTS if hardware in one.hardware]
+    for place, one in enumerate(fitting):
+        for step in (1, len(fitting) // 3):
+            other = fitting[(place + step) % len(fitting)]
+            if one is not other and one.check != other.check:
+                yield pytest.param(one, other, hardware, id=f"{one.name}-{other.name}-{hardware}")
+
+
+# A host that tells nothing has nobody to be compared with, and its pings stay without a judge.
+SHADOWS = {"unreachable", "no_npu_facts"}
+
+
+@pytest.mark.parametrize(("one", "other", "hardware"), [*pairs("a2"), *pairs("a3")])
+def test_two_faults_are_two_verdicts(one: Fault, other: Fault, hardware: str) -> None:
+    case = fleets.good(hardware)
+    one.apply(case, "p2")
+    if other.name in SHADOWS and "host" not in case.facts.get("p2", {"host": 1}):
+        pytest.skip("nothing to put a second fault into")
+    other.apply(case, "d1")
+    report = case.judge()
+    found = {(verdict.check, verdict.severity, verdict.host) for verdict in report.verdicts}
+    assert found == {(one.check, one.severity, "p2"), (other.check, other.severity, "d1")}
+
+
+def test_every_check_has_a_fault() -> None:
+    """tls-certificate and server-index need more than one host's facts changed: tests below."""
+    assert {check.id for check in checks.CHECKS} - {one.check for one in FAULTS} == {"tls-certificate", "server-index"}
+
+
+# The odd one out, and nobody knows who it is --------------------------------------------------------------------------
+
+
+@HARDWARE
+def test_tls_half_on_half_off_names_both_camps(hardware: str) -> None:
+    case = fleets.good(hardware)
+    for host in ("p1", "p2"):
+        faults.every_chip(case, host, "tls", tls_switch=1)
+    verdict = only(case.judge())
+    assert verdict.check == "tls-equal"
+    assert "off (0): d1, d2" in verdict.found and "on (1): p1, p2" in verdict.found
+    assert {place.host for place in verdict.places} == set(fleets.HOSTS)
+
+
+@pytest.mark.parametrize(
+    "apply", [faults.other_mtu, faults.other_driver, faults.other_image, faults.other_kernel, faults.hugepages_reserved]
+)
+def test_without_a_majority_all_are_named(apply: faults.Apply) -> None:
+    case = fleets.good("a2", ("p1", "d1"))
+    apply(case, "d1")
+    verdict = only(case.judge())
+    assert {place.host for place in verdict.places} == {"p1", "d1"}
+    assert "p1" in verdict.found and "d1" in verdict.found
+
+
+def test_model_differs_within_its_role_only() -> None:
+    case = fleets.good("a3", ("p1", "p2", "p3", "d1", "d2", "d3"))
+    case.host("d2")["models"][fleets.MODEL].update(index_digest="ff" * 32, bytes=1)
+    verdict = only(case.judge())
+    assert (verdict.check, verdict.host) == ("model-alike", "d2")
+    assert "rsync" in verdict.fix and "d1:" in verdict.fix
+    # The other role may have other files: another quantisation, say.
+    case = fleets.good("a3")
+    for host in ("d1", "d2"):
+        case.host(host)["models"][fleets.MODEL].update(config_digest="ee" * 32)
+    assert said(case.judge()) == []
+    case.host("d1")["models"][fleets.MODEL].update(count=162)
+    assert only(case.judge()).check == "model-alike"
+
+
+# Super pods (FAB-11) --------------------------------------------------------------------------------------------------
+
+
+def test_fab_11_another_super_pod_with_the_same_sdids() -> None:
+    case = fleets.good("a3", ("d1", "d2"))
+    for chip in case.chips():
+        case.query("d2", chip, "spod").update({**case.query("d1", chip, "spod"), "super_pod_id": 1})
+    verdict = only(case.judge())
+    assert verdict.check == "super-pod" and verdict.severity == "error"
+    assert {place.host for place in verdict.places} == {"d1", "d2"}
+    # Pod 0 is a pod, and what makes d2 look like d1 is said.
+    assert "0: d1" in verdict.found and "1: d2" in verdict.found and "SDID" in verdict.message
+
+
+def test_fab_11_one_vnic_address_twice() -> None:
+    case = fleets.good("a3")
+    for host in ("p1", "d1"):
+        case.query(host, 0, "vnic")["ipaddr"] = "192.0.2.199"
+    verdict = only(case.judge())
+    assert verdict.check == "address-unique"
+    assert "192.0.2.199 is on p1 chip 0 and d1 chip 0" in verdict.message
+    assert [str(place) for place in verdict.places] == ["p1 chip 0", "d1 chip 0"]
+
+
+def test_a_host_with_all_addresses_of_another_is_one_verdict() -> None:
+    case = fleets.good("a3")
+    for chip in case.chips():
+        case.query("d2", chip, "vnic")["ipaddr"] = case.query("d1", chip, "vnic")["ipaddr"]
+    verdict = only(case.judge())
+    assert verdict.check == "address-unique" and "d1 and d2" in verdict.message
+    assert len(verdict.places) == 33
+
+
+def test_server_index_twice_is_not_also_sixteen_sdids_twice() -> None:
+    case = fleets.good("a3")
+    for chip in case.chips():
+        case.query("d2", chip, "spod").update(case.query("d1", chip, "spod"))
+    report = case.judge()
+    verdict = only(report)
+    assert verdict.check == "server-index" and "d1, d2" in verdict.message
+    assert report.blocked["sdid-unique"] == ["d1", "d2"]
+
+
+# TLS certificates -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "severity"),
+    [
+        (0, None),
+        ("normal", None),
+        (1, "warning"),
+        ("near expiration", "warning"),
+        (2, "error"),
+        ("has expired", "error"),
+    ],
+)
+def test_certificates(state: object, severity: str | None) -> None:
+    case = fleets.good("a2")
+    for host in fleets.HOSTS:
+        faults.every_chip(case, host, "tls", tls_switch=1, cert_expiration="normal")
+    case.query("p2", 3, "tls")["cert_expiration"] = state
+    report = case.judge()
+    if severity is None:
+        assert said(report) == []
+    else:
+        assert said(report) == [("tls-certificate", severity, "p2", 3)]
+
+
+def test_an_old_certificate_is_nothing_while_tls_is_off() -> None:
+    case = fleets.good("a2")
+    case.query("p2", 3, "tls")["cert_expiration"] = 2
+    assert said(case.judge()) == []
+
+
+# Links on A3 ----------------------------------------------------------------------------------------------------------
+
+
+def test_a3_without_optics_has_one_warning_per_host_and_kind() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        faults.every_chip(case, host, "link", link="DOWN")
+        faults.every_chip(case, host, "net_health", net_health="Init")
+        case.facts[host]["npu"]["hccn_conf"] = {"state": "empty", "chips": {}}
+        for chip in case.chips():
+            own = case.facts[host]["npu"]["chips"][str(chip)]
+            own.update({query: {"state": "not_configured"} for query in ("ip", "gateway", "netdetect", "lldp")})
+    report = case.judge()
+    assert said(report) == [("link", "warning", host, None) for host in fleets.HOSTS]
+    assert all("chips 0-15" in verdict.message or "chip 0-15" in verdict.message for verdict in report.verdicts)
+
+
+def test_a3_link_down_is_an_error_when_a_ping_fails_too() -> None:
+    case = fleets.good("a3")
+    case.query("d1", 5, "link")["link"] = "DOWN"
+    faults.fail_pings(case, lambda one: ("d1", 5) in faults.ends(one))
+    assert sorted(said(case.judge())) == [("link", "error", "d1", 5), ("ping", "error", "d1", 5)]
+
+
+def test_a_host_that_cannot_be_reached_makes_no_other_link_worse() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        faults.every_chip(case, host, "link", link="DOWN")
+    faults.host_cannot_be_reached(case, "d2")
+    assert sorted(said(case.judge())) == [
+        ("link", "error", "d2", None),
+        *(("link", "warning", host, None) for host in ("d1", "p1", "p2")),
+        ("ping", "error", "d2", None),
+    ]
+
+
+def test_a3_link_down_without_any_ping_is_unknown() -> None:
+    case = fleets.good("a3", ("d1",))
+    case.query("d1", 5, "link")["link"] = "DOWN"
+    assert said(case.judge()) == [("link", "unknown", "d1", 5)]
+
+
+# Gateways -------------------------------------------------------------------------------------------------------------
+
+
+def test_different_subnets_without_a_gateway_are_an_error() -> None:
+    case = fleets.good("a2")
+    for chip in case.chips():
+        own = case.facts["d2"]["npu"]["chips"][str(chip)]
+        own["gateway"] = {"state": "not_configured"}
+        own["ip"]["ipaddr"] = case.facts["d2"]["npu"]["hccn_conf"]["chips"][str(chip)]["address"] = f"12.0.0.{chip + 1}"
+    verdict = only(case.judge())
+    assert (verdict.check, verdict.severity, verdict.host) == ("gateway", "error", "d2")
+    assert "11.0.0.0/16" in verdict.message and "12.0.0.0/16" in verdict.message
+
+
+def test_back_to_back_needs_neither_gateway_nor_switch() -> None:
+    case = fleets.good("a2")
+    case.view["topology"] = "back_to_back"
+    for host in fleets.HOSTS:
+        for chip in case.chips():
+            case.facts[host]["npu"]["chips"][str(chip)].update(
+                gateway={"state": "not_configured"}, lldp={"state": "ok"}
+            )
+    assert said(case.judge()) == []
+    # The same with a switch: no chip sees it, which is a hint (FAB-09) and one verdict, not one per chip.
+    case.view["topology"] = "switched"
+    checks_said = [check for check, _severity, _host, _chip in said(case.judge())]
+    assert checks_said.count("lldp") == 1
+
+
+# Pings ----------------------------------------------------------------------------------------------------------------
+
+
+def test_two_chips_that_do_not_reach_each_other() -> None:
+    case = fleets.good("a3")
+    wanted = {("p1", 3), ("d1", 3)}
+    faults.fail_pings(case, lambda one: faults.ends(one) == wanted)
+    verdict = only(case.judge())
+    assert verdict.check == "ping" and "<->" in verdict.message
+    assert {(place.host, place.chip) for place in verdict.places} == wanted
+
+
+def test_one_direction_only() -> None:
+    case = fleets.good("a3")
+    faults.fail_pings(case, lambda one: (one["from_host"], one["from_chip"], one["to_host"]) == ("p1", 3, "d1"))
+    verdict = only(case.judge())
+    assert "p1 chip 3 -> d1 chip 3" in verdict.message
+
+
+def test_two_hosts_that_do_not_reach_each_other() -> None:
+    case = fleets.good("a3")
+    faults.fail_pings(case, lambda one: {one["from_host"], one["to_host"]} == {"p1", "d1"})
+    verdict = only(case.judge())
+    assert verdict.check == "ping" and "between" in verdict.message
+    assert {place.host for place in verdict.places} == {"p1", "d1"}
+
+
+@pytest.mark.parametrize("hosts", [("p1", "d1"), fleets.HOSTS], ids=len)
+def test_no_ping_passes_at_all(hosts: tuple[str, ...]) -> None:
+    case = fleets.good("a3", hosts)
+    faults.fail_pings(case, lambda one: True)
+    verdict = only(case.judge())
+    assert verdict.check == "ping" and {place.host for place in verdict.places} == set(hosts)
+
+
+def test_a_ping_that_nobody_tells_of_is_unknown() -> None:
+    case = fleets.good("a3")
+    assert case.pings is not None
+    case.pings["results"][0] = {**case.pings["results"][0], "state": "unknown", "loss_percent": None}
+    assert [(check, severity) for check, severity, _host, _chip in said(case.judge())] == [("ping", "unknown")]
+
+
+# What a run that is not about all hosts can say -----------------------------------------------------------------------
+
+
+def test_outside_of_the_limit_is_not_judged_by_name() -> None:
+    case = fleets.good("a3")
+    case.asked = ["p1", "p2"]
+    case.facts = {host: case.facts[host] for host in case.asked}
+    case.pings = fleets.run_pings(case.view, case.facts)
+    report = case.judge()
+    assert said(report) == []
+    across = {check.id for check in checks.CHECKS if check.across}
+    assert set(report.not_judged) == across and report.not_asked == ["d1", "d2"]
+    assert across & set(report.passed) == set()
+    # What differs among those that were asked is told all the same.
+    case.query("p1", 3, "tls")["tls_switch"] = 1
+    assert said(case.judge()) == [("tls-equal", "error", "p1", 3)]
+
+
+def test_a_host_that_did_not_answer_leaves_comparisons_open() -> None:
+    case = fleets.good("a3")
+    del case.facts["d2"]
+    report = case.judge()
+    assert said(report) == [("host-answers", "error", "d2", None)]
+    assert "tls-equal" in report.not_judged and report.silent == ["d2"]
+
+
+def test_without_pings_the_ping_checks_are_not_judged() -> None:
+    case = fleets.good("a3")
+    case.pings = None
+    report = case.judge()
+    assert said(report) == [] and report.not_judged == ["ping", "ping-plane", "ping-latency"]
+
+
+@pytest.mark.parametrize("tag", ["hardware", "fabric", "host", "ports", "image"])
+def test_tags_choose_checks_and_the_facts_they_need(tag: str) -> None:
+    case = fleets.good("a3")
+    half = "host" if tag in ("hardware", "fabric") else "npu"
+    for facts in case.facts.values():
+        facts[half] = None
+    report = case.judge(tags=[tag])
+    assert said(report) == []
+    assert {check.tag for check in report.checks if check.id != "host-answers"} == {tag}
+
+
+# A cluster that runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_running_cluster_passes() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        case.host(host).update(own_pids=list(range(1000, 1016)), memory_available_mb=10_000)
+        for chip in case.chips():
+            processes = [{"pid": 1000 + chip, "name": "", "memory_mb": 58000}]
+            case.smi(host, chip).update(processes=processes, hbm_used_mb=60000)
+    assert said(case.judge()) == []
+    case.smi("d1", 7)["processes"].append({"pid": 4711, "name": "python3", "memory_mb": 100})
+    assert said(case.judge()) == [("chip-free", "error", "d1", 7)]
+
+
+def test_whose_processes_they_are_is_unknown_without_the_hosts_facts() -> None:
+    case = fleets.good("a3")
+    case.smi("d1", 7)["processes"] = [{"pid": 4711, "name": "python3", "memory_mb": 100}]
+    for facts in case.facts.values():
+        facts["host"] = None
+    assert said(case.judge(tags=["hardware"])) == [("chip-free", "unknown", "d1", 7)]
+
+
+def test_the_second_die_of_a_card_may_show_no_health() -> None:
+    case = fleets.good("a3")
+    for chip in range(1, 16, 2):
+        case.smi("d1", chip)["health"] = "-"
+    assert said(case.judge()) == []
+    case.smi("d1", 4)["health"] = "Alarm"
+    assert sorted(said(case.judge())) == [("chip-health", "error", "d1", 4), ("chip-health", "error", "d1", 5)]
+
+
+def test_a_rehearsal_needs_no_memory_for_engines() -> None:
+    case = fleets.good("a3")
+    for host in fleets.HOSTS:
+        case.host(host).update(memory_available_mb=3000, disks={"/": 5000})
+        case.view["hosts"][host]["pool_mb"] = 10**6
+    assert {check for check, _severity, _host, _chip in said(case.judge())} == {"memory", "disk"}
+    case.view["rehearsal"] = True
+    assert said(case.judge()) == []
+
+
+def test_loopback_addresses_of_a_rehearsal_are_on_their_card() -> None:
+    case = fleets.good("a3")
+    for number, host in enumerate(fleets.HOSTS):
+        case.view["hosts"][host].update(node_ip=f"127.88.0.{number + 1}", nic="lo")
+    assert said(case.judge()) == []
+
+
+def test_net_01_message_names_address_card_and_what_it_has() -> None:
+    case = fleets.good("a3")
+    case.view["hosts"]["p1"]["node_ip"] = "192.0.2.99"
+    verdict = only(case.judge())
+    assert "192.0.2.99 is not on eth0 of p1 (it has 192.0.2.1/24)" in verdict.message
+
+
+def test_a2_host_declared_with_sixteen_chips_is_one_verdict() -> None:
+    case = fleets.good("a2")
+    case.view["hosts"]["p1"].update(chips=list(range(16)), chips_per_node=16)
+    for chip in range(8, 16):
+        case.facts["p1"]["npu"]["chips"][str(chip)] = {
+            "link": {"state": "no_such_device"},
+            "tls": {"state": "no_such_device"},
+        }
+    verdict = only(case.judge())
+    assert verdict.check == "chip-present" and "chip 8-15" in verdict.message and "chips 0-7" in verdict.message
+
+
+def test_fab_07_an_a3_host_whose_tool_knows_no_hccs_ping() -> None:
+    case = fleets.good("a3")
+    for one in case.pings_where(lambda one: one["from_host"] == "d2"):
+        one.update(state="unsupported", loss_percent=None, text="The command is not supported on this product.")
+    verdict = only(case.judge())
+    assert verdict.check == "generation" and verdict.host == "d2" and "another generation" in verdict.message
+
+
+def test_a_five_has_no_addresses_and_no_pings() -> None:
+    case = fleets.good("a5")
+    assert case.pings is not None and case.pings["results"] == []
+    assert [one["why"] for one in case.pings["left_out"]] == ["no_ping"]
+    case.facts["d1"]["npu"]["hccn_conf"] = {"state": "missing", "chips": {}}
+    assert said(case.judge()) == []
+
+
+@pytest.mark.parametrize(("link", "severity"), [("NA", None), ("PARTIAL LINK", "warning"), ("DOWN", "error")])
+def test_ub_links_of_a_five(link: str, severity: str | None) -> None:
+    case = fleets.good("a5")
+    case.query("d1", 3, "link")["link"] = link
+    assert said(case.judge()) == ([("link", severity, "d1", 3)] if severity else [])
+    case.facts["d1"]["npu"]["chips"]["3"]["link"] = {"state": "timeout"}
+    assert said(case.judge()) == [("link", "unknown", "d1", 3)]
+
+
+def test_processes_that_npu_facts_has_marked() -> None:
+    case = fleets.good("a3")
+    for facts in case.facts.values():
+        facts["host"] = None
+    own = {"pid": 1, "name": "", "memory_mb": 58000, "own": True}
+    case.smi("d1", 7).update(processes=[own], hbm_used_mb=60000)
+    assert said(case.judge(tags=["hardware"])) == []
+    case.smi("d1", 7)["processes"].append({"pid": 2, "name": "x", "memory_mb": 1, "own": False})
+    assert said(case.judge(tags=["hardware"])) == [("chip-free", "error", "d1", 7)]
+
+
+def test_an_error_of_npu_smi_is_known_by_its_number_alone() -> None:
+    case = fleets.good("a3")
+    case.facts["d1"]["npu"]["npu_smi"] = {"state": "failed", "text": "", "code": -8020, "chips": {}}
+    assert "another container" in only(case.judge()).message
+
+
+@pytest.mark.parametrize(
+    ("named", "firmware", "fits"),
+    [
+        ("[7.0.0,8.9.9]", "7.7.0.6.236", True),
+        ("[7.0.0,8.9.9]", "8.9.9.1", True),
+        ("[7.0.0,8.9.9]", "9.0.0", False),
+        ("[1.0,2.0],[7.7.0.6,7.7.0.6]", "7.7.0.6.236", True),
+        ("[1.0,2.0], [7.8,7.9]", "7.7.0.6.236", False),
+        # What is not understood is not judged.
+        ("[V100R001C19]", "7.7.0.6.236", None),
+        ("[1.0,2.0.]", "7.7.0.6.236", None),
+        ("[1.0,2.0]", "7.7.RC1", None),
+        (None, "7.7.0.6.236", None),
+    ],
+)
+def test_firmware_that_the_driver_names(named: str | None, firmware: str, fits: bool | None) -> None:
+    case = fleets.good("a3", ("d1",))
+    case.facts["d1"]["npu"]["driver"].update(compatible_firmware=named, firmware=firmware)
+    report = case.judge()
+    assert report.cells["firmware-fits"].get("d1") == {True: "ok", False: "warning", None: None}[fits]
+
+
+def test_a_switch_without_a_port_name_is_a_switch() -> None:
+    case = fleets.good("a2")
+    case.query("d1", 3, "lldp").update(ifname=None, system_name="leaf-3")
+    assert said(case.judge()) == []
