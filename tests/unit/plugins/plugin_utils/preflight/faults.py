@@ -618,6 +618,12 @@ def chips_in_another_container(case: Case, host: str) -> None:
     case.host(host)["findings"].append({**found, "message": "chips 4, 5, 6, 7 are held by container other"})
 
 
+@fault("chip", chip=CHIP, says=("other",))
+def chip_in_another_container(case: Case, host: str) -> None:
+    found = finding("chip", [CHIP], "pd_chips")
+    case.host(host)["findings"].append({**found, "message": f"chip {CHIP} is held by container other"})
+
+
 @fault("device", says=("hisi_hdc",))
 def device_node_missing(case: Case, host: str) -> None:
     """DEV-07"""
