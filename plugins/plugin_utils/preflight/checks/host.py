@@ -172,6 +172,13 @@ def _has(card: t.Mapping[str, t.Any], wanted: str) -> bool:
     return False
 
 
+def lacks_node_ip(fleet: Fleet, host: str) -> bool:
+    """Whether no card of the host has its node address, so that nothing can listen there."""
+    nics = _nics(fleet, host)
+    wanted = fleet.planned(host)["node_ip"]
+    return nics is not None and not any(_has(mapping(card), wanted) for card in nics.values())
+
+
 def node_ip(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
         planned, nics = fleet.planned(host), _nics(fleet, host)
