@@ -28,11 +28,11 @@ def others_unharmed(lab: Lab, *hosts: str) -> t.Iterator[None]:
 
 
 def refusal(run: Run, host: str, *words: str) -> None:
-    """The run failed on this host only, said all of this, and changed nothing anywhere."""
-    failures = run.failures()
-    assert run.rc != 0 and list(failures) == [host], failures
+    """The run failed because of this host only, said all of this, and changed nothing anywhere."""
+    said = run.refusals()
+    assert run.rc != 0 and list(said) == [host], said
     for word in words:
-        assert word in failures[host], failures[host]
+        assert word in said[host], said[host]
     failed = [event for event in run.events if event["event"] in ("runner_on_failed", "runner_on_unreachable")]
     assert len(failed) == 1, "one message"
     assert run.changed() == {}
