@@ -141,9 +141,6 @@ def test_ssh_is_lost_in_the_middle(lost: Run) -> None:
     assert "ssh" in lost.failures()["d2"] and "198.18.0." in lost.failures()["d2"]
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="Ansible goes on with the hosts of later plays when one becomes unreachable"
-)
 def test_a_run_that_has_lost_a_host_goes_no_further(lost: Run) -> None:
     assert list(lost.failures()) == ["d2"], "and no second message, about a cluster that does not serve"
 
