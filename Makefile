@@ -116,7 +116,7 @@ lint: setup-dev ## Run all linters and type checks, and check what a release wou
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
 .PHONY: benchmark
-benchmark: setup-dev ## Measure the planner and the playbooks
+benchmark: setup-dev ## Measure the planner, the playbooks and preflight
 	PYTHONPATH=.ansible/collections $(PYTHON_BIN) -m benchmarks $(ARGS)
 
 .PHONY: benchmark-lab

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from . import planner, playbooks
+from . import planner, playbooks, preflight
 
 planner.main()
 playbooks.main()
+preflight.main()

@@ -81,7 +81,7 @@ def _judge(
     facts = kept.facts(asked)
     schedule = preflight.plan_pings(
         view,
-        facts,
+        kept.pinged(facts),
         mode=options["ping_mode"],
         peers=options["ping_peers"],
         budget_seconds=options["ping_budget"],

@@ -96,6 +96,7 @@ def _probe(kept: store.Store, hosts: list[str], options: dict[str, t.Any]) -> No
 
 
 def _ping(kept: store.Store, view: f.PlanView, hosts: list[str], options: dict[str, t.Any]) -> int:
+    kept.write_pinged(hosts)
     schedule = preflight.plan_pings(
         view,
         kept.facts(hosts),

@@ -133,7 +133,7 @@ live:
   type: list
   elements: dict
   sample: [{address: 192.0.2.21, port: 7100}]
-failed:
+not_bound:
   description: Endpoints on which nobody listens and none could be made to, with the reason. To try these tells nothing.
   returned: when O(state=listen)
   type: list
@@ -182,7 +182,8 @@ def listen(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return {
         "bound": [endpoint._asdict() for endpoint in found.bound],
         "live": [endpoint._asdict() for endpoint in found.live],
-        "failed": [{**endpoint._asdict(), "why": why} for endpoint, why in found.failed],
+        # Not "failed": of that name Ansible makes a failed task.
+        "not_bound": [{**endpoint._asdict(), "why": why} for endpoint, why in found.failed],
     }
 
 

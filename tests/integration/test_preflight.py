@@ -150,6 +150,63 @@ def test_nothing_is_changed_and_each_question_asked_once(fleet: Fleet) -> None:
     assert all(len(tasks) <= 3 for tasks in executed.values()), executed
 
 
+def test_32_hosts_are_asked_at_the_same_time_and_each_of_them_one_thing_at_a_time(
+    rehearse: t.Callable[..., Rehearsal], tmp_path: pathlib.Path
+) -> None:
+    """By the log of calls, with tools that take 50 ms per call: everything once, in turn on a host, at once over hosts."""
+    names = [f"h{number:02}" for number in range(32)]
+    rows = {name: {"ansible_host": f"192.0.2.{number + 1}"} for number, name in enumerate(names)}
+    wide = inventory()
+    wide["all"]["vars"]["pd_chips"] = [0, 1]
+    wide["all"]["children"] = {
+        "prefill": {
+            "hosts": {name: rows[name] for name in names[:16]},
+            "vars": {"pd_dp_size": 1, "pd_tp_size": 2},
+        },
+        "decode": {"hosts": {name: rows[name] for name in names[16:]}, "vars": {"pd_dp_size": 16, "pd_tp_size": 2}},
+        "proxy": {"hosts": {names[0]: {}}},
+    }
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump(wide, sort_keys=False), encoding="utf-8")
+    fleet = Fleet(rehearse(path))
+    fleet.rehearsal.plan()  # builds the hosts
+    for name in names:
+        fleet.order(name, "delay_ms 50")
+    run, report = fleet.check()
+    assert run.rc == 0 and report["hosts"] == names
+    executed = run.on_hosts()
+    assert set(executed) == set(names) and max(map(len, executed.values())) <= 5, executed
+
+    queries = ("lldp", "link", "net_health", "netdetect", "gateway", "ip", "vnic", "tls")
+    expected = {f"hccn_tool -i {chip} -{query} -g" for chip in (0, 1) for query in queries}
+    expected |= {f"npu-smi info -t spod-info -i 0 -c {chip}" for chip in (0, 1)}
+    expected |= {"npu-smi info", "npu-smi info -m"}
+    pinged: set[tuple[str, str, int]] = set()
+    events: list[tuple[float, int]] = []
+    for name in names:
+        calls = fleet.calls(name)
+        spans = sorted((float(start), float(end)) for start, end, *_rest in calls)
+        assert all(second[0] >= first[1] for first, second in itertools.pairwise(spans)), f"{name}: one at a time"
+        events += [edge for start, end in spans for edge in ((start, 1), (end, -1))]
+        asked = collections.Counter(f"{tool} {words}" for _start, _end, _code, tool, words in calls)
+        assert set(asked.values()) == {1}, [question for question, count in asked.items() if count > 1]
+        assert {question for question in asked if "ping" not in question} == expected, name
+        for question in asked.keys() - expected:
+            _tool, _i, chip, _ping, _g, _address, address, *_more = question.split()
+            net, _dot, last = address.rpartition(".")
+            assert int(last) == int(chip) + 1, "the same chip of another host"
+            pinged.add((name, net, int(chip)))
+    net_of = {}
+    for name in names:
+        lines = (fleet.rehearsal.state / "hosts" / name / NPU / "host").read_text(encoding="utf-8").splitlines()
+        net_of[next(line.split()[1] for line in lines if line.startswith("vnic_net "))] = name
+    pairs = {(source, net_of[net], chip) for source, net, chip in pinged}
+    assert len(pairs) == 32 * 8 * 2, "eight other hosts each, both chips"
+    assert {(other, source, chip) for source, other, chip in pairs} == pairs, "in both directions"
+    # A call that ends at the very moment is over before the next one begins.
+    assert max(itertools.accumulate(change for _time, change in sorted(events))) >= 4, "hosts at the same time"
+
+
 def test_a_cluster_that_serves_is_clean_and_serves_on(fleet: Fleet) -> None:
     assert fleet.rehearsal.run("site.yml").rc == 0
     before = fleet.rehearsal.pids("p1", "pd-pd-prefill-p1")

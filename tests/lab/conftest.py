@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -63,6 +64,19 @@ class Lab:
         except BaseException:
             self.ctl("down")  # all are ours: there were none
             raise
+        self._look()
+
+    def add(self, *specs: str) -> None:
+        """Boot further hosts."""
+        self.ctl("up", *specs)
+        self._look()
+
+    def remove(self, *hosts: str) -> None:
+        self.ctl("down", *hosts)
+        for host in hosts:
+            del self.address[host]
+
+    def _look(self) -> None:
         for row in self.ctl("status").splitlines():
             name, address = row.split()[:2]
             self.address[name] = address
@@ -146,6 +160,20 @@ class Run(Result):
                 items = [item for item in res.get("results", ()) if item.get("failed") or item.get("unreachable")]
                 said.setdefault(data["host"], []).extend(str(one.get("msg", one)) for one in items or [res])
         return {host: "\n".join(messages) for host, messages in said.items()}
+
+    def refusals(self) -> dict[str, str]:
+        """Host -> what preflight, which speaks once about all hosts, has against it. Else what a host's tasks said."""
+        found: dict[str, str] = {}
+        for host, said in self.failures().items():
+            if not said.startswith("Preflight: "):
+                found[host] = said
+                continue
+            for verdict in re.split(r"^(?=ERROR \[)", said, flags=re.MULTILINE)[1:]:
+                first, _, others = verdict.partition("the same: ")
+                places = [first.splitlines()[0].split("] ", 1)[1], *others.split(",")]
+                for name in (place.split()[0] for place in places if place.strip()):
+                    found[name] = found.get(name, "") + verdict
+        return found
 
     def warnings(self) -> str:
         return "\n".join(
@@ -244,22 +272,25 @@ COMMON: dict[str, t.Any] = {
 }
 
 
-def inventory(lab: Lab, *, chips: t.Sequence[int] = (4, 7), **more: t.Any) -> dict[str, t.Any]:
-    """Prefill and the proxy on p1, one decode instance over d1 and d2: a rank each."""
+def inventory(
+    lab: Lab, *, chips: t.Sequence[int] = (4, 7), hosts: t.Sequence[str] = ("p1", "d1", "d2"), **more: t.Any
+) -> dict[str, t.Any]:
+    """Prefill and the proxy on the first host, one decode instance over the others: a rank each."""
     values = {**ACCESS, **COMMON, **more}
+    first, *others = hosts
     return {
         "all": {
             "vars": values,
             "children": {
                 "prefill": {
-                    "hosts": {"p1": {"ansible_host": lab.address["p1"]}},
+                    "hosts": {first: {"ansible_host": lab.address[first]}},
                     "vars": {"pd_dp_size": 1, "pd_tp_size": 2, "pd_chips": list(chips)},
                 },
                 "decode": {
-                    "hosts": {name: {"ansible_host": lab.address[name]} for name in ("d1", "d2")},
-                    "vars": {"pd_dp_size": 2, "pd_tp_size": 1, "pd_chips": list(chips[:1])},
+                    "hosts": {name: {"ansible_host": lab.address[name]} for name in others},
+                    "vars": {"pd_dp_size": len(others), "pd_tp_size": 1, "pd_chips": list(chips[:1])},
                 },
-                "proxy": {"hosts": {"p1": {}}},
+                "proxy": {"hosts": {first: {}}},
             },
         }
     }

@@ -66,7 +66,7 @@ def test_two_clusters_on_one_set_of_hosts(lab: Lab, deployed: Deployed, tmp_path
     # A name of its own is not enough; the refusals lead to everything that is.
     careless = Cluster(lab, tmp_path / "careless", inventory(lab, pd_cluster_name="pdb")).run("site.yml")
     assert careless.rc != 0 and careless.changed() == {}
-    refused = careless.failures()
+    refused = careless.refusals()
     for host in EVERYONE:
         assert "of cluster pd" in refused[host] and "pd_chips" in refused[host] and "pd_api_port" in refused[host]
     assert "pd_proxy_port" in refused["p1"] and "pd_kv_port" in refused["p1"] and "pd_dp_rpc_port" in refused["d1"]

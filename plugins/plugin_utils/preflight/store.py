@@ -17,7 +17,8 @@ from . import facts as f
 
 VIEW = "view"
 PLAN = "plan"
-PARTS = ("npu", "host", "listen", "pings", "probes")
+PINGED = "pinged"
+PARTS = ("npu", "host", "listen", "pings", "probes", PINGED)
 SCHEDULED = ("npu", "host", "listen", "pings", "probes", "done")
 """Parts that only hosts have which were chosen for them."""
 
@@ -32,7 +33,7 @@ def answer(part: str, told: t.Mapping[str, t.Any], before: float, after: float) 
         return {**about, "findings": told["findings"], "clock": {**clock, "before": before, "after": after}}
     if part == "probes":
         return told["probes"]
-    kept = {"listen": ("bound", "live", "failed"), "pings": ("pings", "left_out", "tool", "calls")}[part]
+    kept = {"listen": ("bound", "live", "not_bound"), "pings": ("pings", "left_out", "tool", "calls")}[part]
     return {name: told[name] for name in kept}
 
 
@@ -71,6 +72,15 @@ class Store:
     def wanted(self, part: str, host: str) -> dict[str, t.Any] | None:
         """What was chosen; None when nothing was."""
         return t.cast("dict[str, t.Any] | None", self.read(f"{part}-wanted", host))
+
+    def write_pinged(self, hosts: t.Sequence[str]) -> None:
+        """Keep which hosts the pings were chosen among."""
+        self.write(PINGED, PINGED, list(hosts))
+
+    def pinged(self, facts: t.Mapping[str, f.Facts]) -> dict[str, f.Facts]:
+        """Facts of those hosts: one that failed since the first question was neither asked to ping nor pinged."""
+        hosts = self.read(PINGED, PINGED)
+        return {host: about for host, about in facts.items() if hosts is None or host in hosts}
 
     def write_plan(self, encoded: bytes, view: f.PlanView) -> None:
         """Keep the plan as JSON, and what the judgement needs of it."""

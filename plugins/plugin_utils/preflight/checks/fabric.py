@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 from ..fleet import HCCN_CONF, Answer, Fleet, address, listing, mapping, network, one_line
@@ -462,6 +463,11 @@ def gateway(fleet: Fleet, say: Say) -> None:
             elif target is not None:
                 del answers[chip]
                 if subnet is not None and target not in subnet:
+                    planned = _subnet_of_file(fleet, host, chip)
+                    if planned not in (None, subnet) and target in planned:
+                        # The address is what has changed; hccn-conf says so.
+                        say.blocked(host)
+                        continue
                     say.say(severity, _GATEWAY_OUTSIDE, host, chip, expected=subnet, found=target, target="GATEWAY")
                 else:
                     say.ok(host, chip)
@@ -473,6 +479,12 @@ def gateway(fleet: Fleet, say: Say) -> None:
                 say.each(severity, _GATEWAY, host, unset, chips, **values)
             else:
                 say.each("warning", _GATEWAY_FLAT, host, unset, chips, **values)
+
+
+def _subnet_of_file(fleet: Fleet, host: str, chip: int) -> ipaddress.IPv4Network | None:
+    """The subnet that hccn.conf puts a chip into."""
+    entry = mapping(mapping(mapping(fleet.npu(host).get("hccn_conf")).get("chips")).get(str(chip)))
+    return network(Answer("ok", {"ipaddr": entry.get("address"), "netmask": entry.get("netmask")}))
 
 
 # Switch ---------------------------------------------------------------------------------------------------------------

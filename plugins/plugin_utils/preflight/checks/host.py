@@ -73,10 +73,11 @@ def of_host_check(fleet: Fleet, say: Say) -> None:
                 continue
             severity: Severity = "warning" if one.get("severity") == "warning" else "error"
             value = one.get("value")
-            chip = value if say.check.id == "chip" and isinstance(value, int) and not isinstance(value, bool) else None
-            also = (
-                [Place(host, number) for number in value if isinstance(number, int)] if isinstance(value, list) else []
-            )
+            held = (value if isinstance(value, list) else [value]) if say.check.id == "chip" else []
+            chips = [number for number in held if isinstance(number, int) and not isinstance(number, bool)]
+            # Several chips in one container are one finding about the host.
+            chip = chips[0] if len(chips) == 1 else None
+            also = [Place(host, number) for number in chips if chip is None]
             shown = value if isinstance(value, (str, int)) else json.dumps(value)
             variable = f"{one['variable']}: " if one.get("variable") else ""
             say.say(
@@ -169,6 +170,13 @@ def _has(card: t.Mapping[str, t.Any], wanted: str) -> bool:
         if interface.ip == ip or (ip.is_loopback and interface.ip.is_loopback):
             return True
     return False
+
+
+def lacks_node_ip(fleet: Fleet, host: str) -> bool:
+    """Whether no card of the host has its node address, so that nothing can listen there."""
+    nics = _nics(fleet, host)
+    wanted = fleet.planned(host)["node_ip"]
+    return nics is not None and not any(_has(mapping(card), wanted) for card in nics.values())
 
 
 def node_ip(fleet: Fleet, say: Say) -> None:

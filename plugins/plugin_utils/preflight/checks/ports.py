@@ -9,6 +9,7 @@ import typing as t
 
 from ..fleet import Fleet, listing, mapping, whole
 from ..verdicts import Place, Words
+from .host import lacks_node_ip
 from .say import Say, names, numbers
 
 _TRY = "on {from_host}: `nc -zv {address} {first}`; open the ports in the firewall of the place named (firewall-cmd, iptables, security group)"
@@ -81,7 +82,10 @@ def firewall(fleet: Fleet, say: Say) -> None:
     blamed = {place.host for verdict in say.verdicts for place in verdict.places}
     sources, targets = {one.source for one in probes}, {one.target for one in probes}
     for host in say.hosts:
-        if host in sources and host not in targets and len(sources) > 1:
+        if host in sources and host not in targets and lacks_node_ip(fleet, host):
+            # node-ip says so, and there was nobody to be reached.
+            say.blocked(host)
+        elif host in sources and host not in targets and len(sources) > 1:
             say.unknown(_NOT_ASKED, host, expected="open", found="not tried")
         elif host in sources and host not in blamed:
             say.ok(host)

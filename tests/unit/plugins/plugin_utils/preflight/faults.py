@@ -497,8 +497,11 @@ def cards_not_told(case: Case, host: str) -> None:
 
 @fault("node-ip", says=("192.0.9.9", "eth0"))
 def address_not_on_card(case: Case, host: str) -> None:
-    """NET-01"""
+    """NET-01. Nothing could listen there, so nobody tried."""
     case.host(host)["nics"]["eth0"]["addresses"] = ["192.0.9.9/24"]
+    for facts in case.facts.values():
+        about = facts.get("host") or {}
+        about["probes"] = [one for one in about.get("probes") or [] if one["to"] != host]
 
 
 @fault("mtu-equal", says=("9000", "1500"))
@@ -628,6 +631,12 @@ def chips_in_another_container(case: Case, host: str) -> None:
     """DEV-03"""
     found = finding("chip", [4, 5, 6, 7], "pd_chips")
     case.host(host)["findings"].append({**found, "message": "chips 4, 5, 6, 7 are held by container other"})
+
+
+@fault("chip", chip=CHIP, says=("other",))
+def chip_in_another_container(case: Case, host: str) -> None:
+    found = finding("chip", [CHIP], "pd_chips")
+    case.host(host)["findings"].append({**found, "message": f"chip {CHIP} is held by container other"})
 
 
 @fault("device", says=("hisi_hdc",))

@@ -263,6 +263,19 @@ def test_different_subnets_without_a_gateway_are_an_error() -> None:
     assert "11.0.0.0/16" in verdict.message and "12.0.0.0/16" in verdict.message
 
 
+def test_an_address_that_was_moved_out_of_its_gateways_subnet_is_told_once() -> None:
+    case = fleets.good("a3")
+    case.query("d1", 5, "ip")["ipaddr"] = "12.0.0.5"
+    chip = case.facts["d1"]["npu"]["chips"]["5"]
+    chip["gateway"] = {"state": "ok", "gateway": "11.0.0.1", "iface": "eth5"}
+    report = case.judge()
+    assert said(report) == [("hccn-conf", "error", "d1", 5)]
+    assert "d1" in report.blocked["gateway"]
+    # A gateway that neither fits is a fault of its own.
+    chip["gateway"]["gateway"] = "13.0.0.1"
+    assert said(case.judge()) == [("hccn-conf", "error", "d1", 5), ("gateway", "warning", "d1", 5)]
+
+
 def test_back_to_back_needs_neither_gateway_nor_switch() -> None:
     case = fleets.good("a2")
     case.view["topology"] = "back_to_back"

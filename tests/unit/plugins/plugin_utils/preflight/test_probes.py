@@ -249,14 +249,14 @@ def test_hosts_outside_the_limit_are_named() -> None:
 def test_ports_on_which_nobody_listens_are_not_tried() -> None:
     schedule = plan_probes(as_json(base()))
     answers: dict[str, dict[str, t.Any] | None] = {
-        host: {"bound": probes.listen_options(schedule, host), "live": [], "failed": []} for host in schedule.listen
+        host: {"bound": probes.listen_options(schedule, host), "live": [], "not_bound": []} for host in schedule.listen
     }
     assert probes.after_listening(schedule, answers) == schedule
     d1, p1 = answers["d1"], answers["p1"]
     assert d1 is not None and p1 is not None
     (rpc,) = [row for row in d1["bound"] if row["port"] == 12321]
     d1["bound"].remove(rpc)
-    d1["failed"].append({**rpc, "why": "in use"})
+    d1["not_bound"].append({**rpc, "why": "in use"})
     p1["live"], p1["bound"] = p1["bound"], []
     answers["p2"] = None
     left = probes.after_listening(schedule, answers)
