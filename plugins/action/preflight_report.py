@@ -66,7 +66,11 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg="\n".join([summary, *lines]).rstrip())
         if not matrix:
             shown = [severity for severity in verdicts.SHOWN if severity not in ("info", *refused)]
-            display.display("\n".join(preflight.verdict_lines(report, shown)), color=constants.COLOR_WARN)
+            lines = preflight.verdict_lines(report, shown)
+            if lines:
+                display.display("\n".join(lines), color=constants.COLOR_WARN)
+            if not refused:
+                display.display(f"Preflight: {preflight.summary(report)}.")
         return result
 
 

@@ -279,7 +279,9 @@ def test_facts_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("gathered")
 
     monkeypatch.setattr(host_facts, "gather", refuse)
-    assert set(run(tmp_path, models=["/m"], disks=["/d"])) == {"changed", "findings", "prepare", "docker", "invocation"}
+    told = run(tmp_path, models=["/m"], disks=["/d"])
+    # Newer ansible-core leaves out the first; warnings of other tests in this process count as this one's.
+    assert set(told) - {"invocation", "warnings"} == {"changed", "findings", "prepare", "docker"}
 
 
 def test_facts_of_a_host(tmp_path: Path, running: Any) -> None:
