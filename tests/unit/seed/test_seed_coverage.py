@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.checks.catalog import BY_ID
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.rules.catalog import RULES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,21 +89,32 @@ def test_open_rows_name_a_path_that_the_page_explains_and_are_counted() -> None:
     assert f"**{sum(1 for row in ROWS if row.open)} of {len(ROWS)} are open.**" in text
 
 
-def test_every_rule_that_is_named_exists() -> None:
-    named = {ref.removeprefix("rule:") for row in ROWS for ref in row.references if ref.startswith("rule:")}
-    assert named and not named - set(RULES)
+def named(kind: str) -> set[str]:
+    """What the page names with this prefix."""
+    return {ref.removeprefix(kind) for row in ROWS for ref in row.references if ref.startswith(kind)}
+
+
+def test_every_rule_and_check_that_is_named_exists() -> None:
+    assert named("rule:") and not named("rule:") - set(RULES)
+    assert named("check:") and not named("check:") - set(BY_ID)
 
 
 def test_every_test_that_is_named_is_collected() -> None:
     """Asked of pytest itself: a function that no one collects holds nothing."""
-    named = {ref for row in ROWS for ref in row.references if not ref.startswith("rule:")}
-    files = sorted({ref.partition("::")[0] for ref in named})
+    tests = named("tests/")
+    files = sorted({f"tests/{ref.partition('::')[0]}" for ref in tests})
     assert not [file for file in files if not (ROOT / file).is_file()]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     collected = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
-    assert not named - collected, f"not collected: {sorted(named - collected)}"
+    wrong = {f"tests/{ref}" for ref in tests} - collected
+    assert tests and not wrong, f"not collected: {sorted(wrong)}"
+
+
+def test_every_reference_is_of_a_kind_that_is_looked_up() -> None:
+    for row in ROWS:
+        assert all(ref.startswith(("rule:", "check:", "tests/")) for ref in row.references), row
 
 
 def test_the_digests_are_of_a_whole_text() -> None:
