@@ -41,6 +41,8 @@ ENV_ADDED = {
 }
 PREFILL_ONLY = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 OPTIONS_CHANGED = {"host": "host"}
+# Options whose value in the seed is vLLM's own default.
+OPTIONS_REMOVED = {"pipeline-parallel-size": "default-options"}
 MODEL_CHANGED = "model-path"
 VOLUMES_REMOVED = {"/mnt/sfs_turbo/.cache:/root/.cache": "cache-mount"}
 VOLUMES_ADDED = {"model": "model-mount", "unit": "unit-folders"}
@@ -303,6 +305,8 @@ def test_the_d2rh_scripts_are_compared_or_open(script: dict[str, t.Any]) -> None
     (process,) = placement.processes
     ours, theirs = options_of(process.argv[3:]), script["options"]
     own = {"host", "port", "data-parallel-address", "data-parallel-rpc-port", "served-model-name", "kv-transfer-config"}
+    own |= set(OPTIONS_REMOVED)
+    assert not set(OPTIONS_REMOVED) & set(ours) and theirs["pipeline-parallel-size"] == "1"
     assert {key: value for key, value in theirs.items() if key not in own} == {
         key: ours.get(key) for key in theirs if key not in own
     }
@@ -333,7 +337,7 @@ def anchors() -> set[str]:
 
 
 def listed() -> set[str]:
-    named = (ENV_ADDED, OPTIONS_CHANGED, VOLUMES_REMOVED, VOLUMES_ADDED, DOCKER_CHANGED)
+    named = (ENV_ADDED, OPTIONS_CHANGED, OPTIONS_REMOVED, VOLUMES_REMOVED, VOLUMES_ADDED, DOCKER_CHANGED)
     benchmark = {"benchmark-load", "benchmark-type", "benchmark-target"}
     return {*(anchor for each in named for anchor in each.values()), MODEL_CHANGED, IMAGE_CHANGED, *benchmark}
 
