@@ -47,6 +47,7 @@ class Fleet:
 
     def check(self, cluster: Cluster | None = None, **more: t.Any) -> tuple[Run, dict[str, t.Any]]:
         out = self.folder / "report"
+        (out / "report.json").unlink(missing_ok=True)
         run = (cluster or self.cluster).run("preflight.yml", preflight_report_dir=str(out), **more)
         report: dict[str, t.Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
         return run, report
