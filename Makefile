@@ -76,7 +76,7 @@ test-integration: setup-dev ## Run the integration tests only
 	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
 
 .PHONY: test-benchmark
-test-benchmark: setup-dev ## Run the benchmark test: installs AISBench with torch (4 min, up to 7 GB) into .venv/share
+test-benchmark: setup-dev ## Run the benchmark test, not part of .ci/run: installs AISBench with torch (4 min, up to 7 GB) into .venv/share
 	$(PYTHON_BIN) -m pytest tests/benchmark --junitxml=tests/output/benchmark.xml $(ARGS)
 
 # The lab's verbs need root and these Debian packages: podman runc mmdebstrap iproute2 openssh-client mount.
