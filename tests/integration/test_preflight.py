@@ -219,6 +219,7 @@ def test_a_limited_run_says_what_it_could_not_judge(fleet: Fleet) -> None:
     _run, report = fleet.check(limit="d1")
     assert report["hosts"] == ["d1"] and report["not_asked"] == ["p1", "d2"]
     assert {"tls-equal", "address-unique", "firewall"} <= set(report["not_judged"])
+    assert report["counts"]["unknown"] == 0, report["verdicts"]
 
 
 def test_tags_choose_the_questions(fleet: Fleet) -> None:

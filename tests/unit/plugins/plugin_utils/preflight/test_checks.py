@@ -351,6 +351,20 @@ def test_outside_of_the_limit_is_not_judged_by_name() -> None:
     assert said(case.judge()) == [("tls-equal", "error", "p1", 3)]
 
 
+def test_hosts_that_connect_to_none_of_the_asked_ones_are_not_judged_by_that() -> None:
+    """Two prefill hosts never connect to each other: --limit leaves them nothing to try."""
+    case = fleets.good("a3")
+    case.asked = ["p1", "p2"]
+    case.facts = {host: case.facts[host] for host in case.asked}
+    for facts in case.facts.values():
+        about = facts["host"]
+        assert about is not None
+        about.pop("probes", None)
+    case.pings = fleets.run_pings(case.view, case.facts)
+    report = case.judge()
+    assert said(report) == [] and "firewall" in report.not_judged
+
+
 def test_a_host_that_did_not_answer_leaves_comparisons_open() -> None:
     case = fleets.good("a3")
     del case.facts["d2"]
