@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import aisbench
 from ansible_collections.ascend.pd_serving.plugins.modules import aisbench as module
 from ansible_collections.ascend.pd_serving.plugins.modules import aisbench_setup
 
-COMMAND = '''#!{python}
+COMMAND = '''\
 import json, os, pathlib, sys, types, contextlib
 
 def stub(name, **values):
@@ -98,8 +99,12 @@ class Host:
         """The stand-in; it ends with a code before the results of one concurrency, and changes single results."""
         path = self.venv / "bin" / "ais_bench"
         changed = {**COMMON, **{name.replace("_", " "): {"total": value} for name, value in common.items()}}
-        text = COMMAND.format(python=sys.executable, lacking=lacking, code=code, csv=CSV, common=changed, more=more)
-        path.write_text(text, encoding="utf-8")
+        text = COMMAND.format(lacking=lacking, code=code, csv=CSV, common=changed, more=more)
+        script = path.with_suffix(".py")
+        script.write_text(text, encoding="utf-8")
+        # No first line of a script may hold an interpreter whose path has a space.
+        words = shlex.join([sys.executable, str(script)])
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
 
     def measure(self, **args: Any) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def test_what_is_no_ping(host: FakeHost, text: str, state: str) -> None:
 def test_an_occupied_device_is_asked_again(host: FakeHost) -> None:
     good = host.answers / "good"
     good.write_text(sample("hccn-hccsping-a3-ok"))
-    body = f"if [ -e {host.answers}/once ]; then cat {good}; else : > {host.answers}/once; cat {DATA}/hccn-hccsping-busy.txt; fi"
+    busy = DATA / "hccn-hccsping-busy.txt"
+    body = f"if [ -e '{host.answers}/once' ]; then cat '{good}'; else : > '{host.answers}/once'; cat '{busy}'; fi"
     host.script("hccn_tool", "default", body)
     result = run(host, ping())
     assert result["pings"][0]["state"] == "ok" and result["calls"]["busy_retries"] == 1
