@@ -239,4 +239,4 @@ def _board(instance: str) -> t.Iterator[dict[str, t.Any]]:
 
 
 def board_path(instance: str) -> pathlib.Path:
-    return slices.directory(constants.DEFAULT_LOCAL_TMP) / "gate" / f"{instance.encode().hex()}.json"
+    return slices.directory(constants.DEFAULT_LOCAL_TMP) / "gate" / slices.file_name(instance)

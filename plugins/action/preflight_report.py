@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         matrix = options["show"] == "matrix"
         if matrix:
             display.display(preflight.render_matrix(report))
-        result.update(exit_code=code, counts=preflight.to_json(report)["counts"])
+        result.update(exit_code=code, counts=preflight.counts(report))
         if options["directory"]:
             result["reports"] = _write(options["directory"], report, code)
         refused: tuple[verdicts.Severity, ...] = ()

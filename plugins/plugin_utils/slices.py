@@ -64,7 +64,12 @@ def write(plan: planner.Plan, roots: t.Mapping[str, HostRoot], local_tmp: str) -
 
 
 def _file(name: str) -> str:
-    return name if name == CLUSTER_FILE else f"host-{name.encode().hex()}.json"
+    return name if name == CLUSTER_FILE else f"host-{file_name(name)}"
+
+
+def file_name(name: str) -> str:
+    """A file for a host or an instance: their names may hold what a file system does not take, and be too long for it."""
+    return f"{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
 
 def _write(path: pathlib.Path, content: t.Any) -> None:

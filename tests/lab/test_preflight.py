@@ -120,8 +120,8 @@ FAULTS = {
     "a port": on_host("f3", f"nohup {SERVER} >/dev/null 2>&1 & sleep 1", f"kill $(pgrep -xf '{SERVER}')", "port"),
     "other weights": on_host(
         "f4",
-        "cp -a /models/m/config.json /root/kept; echo >> /models/m/config.json",
-        "mv /root/kept /models/m/config.json",
+        "cp -a /models/m/config.json /var/tmp/kept-config.json; echo >> /models/m/config.json",
+        "mv /var/tmp/kept-config.json /models/m/config.json",
         "model-alike",
     ),
     "Docker is down": on_host("f2", STOP_DOCKER, "systemctl start docker", "docker"),

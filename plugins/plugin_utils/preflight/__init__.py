@@ -11,11 +11,12 @@ from __future__ import annotations
 from .html import render_html
 from .judge import judge
 from .matrix import render_matrix, verdict_lines
-from .report import exit_code, summary, to_json
+from .report import counts, exit_code, summary, to_json
 from .schedule import module_options, ping_run, plan_pings
 from .view import plan_view
 
 __all__ = [
+    "counts",
     "exit_code",
     "judge",
     "module_options",

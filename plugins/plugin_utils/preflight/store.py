@@ -110,5 +110,4 @@ class Store:
         return found
 
     def _path(self, part: str, host: str) -> pathlib.Path:
-        # Names of hosts hold what a file system does not take.
-        return self._folder / part / f"{host.encode('utf-8', 'surrogatepass').hex()[:200]}.json"
+        return self._folder / part / slices.file_name(host)

@@ -196,7 +196,7 @@ def build(tmp_path: Path, source: Source, host: str, files: Path | None = None) 
 
 
 def test_a_host_is_built(tmp_path: Path) -> None:
-    root = build(tmp_path, one_host(host={"pd_mounts": ["/mnt/cache:/root/.cache:ro"]}), "h1")
+    root = build(tmp_path, one_host(host={"pd_mounts": ["/mnt/cache:/var/cache:ro"]}), "h1")
     assert sorted(path.name for path in (root / "dev").iterdir()) == [
         *(f"davinci{chip}" for chip in range(8)),
         "davinci_manager",

@@ -190,7 +190,7 @@ def test_the_proxy_gets_the_key_of_the_engines(changes: dict[str, t.Any], key: s
 
 
 def test_checks_of_a_host() -> None:
-    checks = slices_of(base(all={"pd_mounts": ["/mnt/cache:/root/.cache"]}))["p1"]["checks"]
+    checks = slices_of(base(all={"pd_mounts": ["/mnt/cache:/var/cache"]}))["p1"]["checks"]
     assert checks["chips"] == list(range(16))
     assert checks["device_nodes"] == ["davinci_manager", "devmm_svm", "hisi_hdc"]
     assert checks["executables"] == []
@@ -228,20 +228,20 @@ def test_the_model_is_looked_for_where_the_host_has_it(mounts: list[str], model:
 
 def test_a_host_knows_where_its_model_is() -> None:
     """What runs there outside the container, as a benchmark does, needs the path of the host."""
-    held = base(all={"pd_model_path": "/root/.cache/m", "pd_mounts": ["/srv/cache:/root/.cache"]})
+    held = base(all={"pd_model_path": "/var/cache/m", "pd_mounts": ["/srv/cache:/var/cache"]})
     assert slices.host_slices(planned(held), {})["p1"]["model_path"] == "/srv/cache/m"
-    held = base(all={"pd_model_path": "/root/.cache/m", "pd_mounts": [], "pd_runtime": "process"})
-    assert slices.host_slices(planned(held), {})["p1"]["model_path"] == "/root/.cache/m"
+    held = base(all={"pd_model_path": "/var/cache/m", "pd_mounts": [], "pd_runtime": "process"})
+    assert slices.host_slices(planned(held), {})["p1"]["model_path"] == "/var/cache/m"
     apart = base(groups={"proxy": {"hosts": ["x1"]}}, more={"x1": {"pd_node_ip": "192.0.2.99"}})
     own = slices.host_slices(planned(apart), {})["x1"]
     assert own["model_path"] == "/models/DeepSeek-r1_w8a8_mtp" and own["units"] == []
 
 
 def test_checks_without_a_container() -> None:
-    source = base(all={"pd_runtime": "process", "pd_mounts": ["/mnt/cache:/root/.cache"]})
+    source = base(all={"pd_runtime": "process", "pd_mounts": ["/mnt/cache:/var/cache"]})
     checks = slices_of(source)["d1"]["checks"]
     assert [entry["name"] for entry in checks["executables"]] == ["vllm"]
-    assert "/root/.cache" in {entry["path"] for entry in checks["paths"]}
+    assert "/var/cache" in {entry["path"] for entry in checks["paths"]}
 
 
 def test_the_chips_to_check_are_the_mapped_ones() -> None:

@@ -23,3 +23,12 @@ def test_pings_are_judged_among_the_hosts_that_they_were_chosen_among(tmp_path: 
     assert set(schedule.by_host) == set(asked)
     kept.forget()
     assert kept.pinged(case.facts) == case.facts, "a new round begins"
+
+
+def test_long_names_of_hosts_are_kept_apart(tmp_path: pathlib.Path) -> None:
+    """Fully qualified names that differ at their end only."""
+    names = [f"{'rack-' * 49}{number}" for number in range(2)]
+    kept = Store(str(tmp_path))
+    for name in names:
+        kept.write("npu", name, {"hardware": name})
+    assert [kept.read("npu", name) for name in names] == [{"hardware": name} for name in names]
