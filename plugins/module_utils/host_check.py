@@ -119,6 +119,46 @@ def check_executables(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Memory
+# ---------------------------------------------------------------------------------------------------------------------
+
+GIGABYTE = 1 << 30
+
+
+def available_memory(root: str) -> int | None:
+    """Bytes that the kernel could give now; None where there is no such file (a rehearsed host has none)."""
+    try:
+        with open(units.under(root, "/proc/meminfo"), encoding="ascii") as stream:
+            for line in stream:
+                name, _colon, value = line.partition(":")
+                if name == "MemAvailable":
+                    return int(value.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def check_memory(site: units.Site, wanted: t.Iterable[t.Mapping[str, t.Any]]) -> list[Finding]:
+    """Memory that processes will pin, against what is available; the arithmetic is in the message."""
+    found: list[Finding] = []
+    for entry in wanted:
+        if any(units.observe(site, name).held for name in entry["units"] or ()):
+            continue
+        available = available_memory(site.root)
+        if available is None or entry["bytes"] <= available:
+            continue
+        each = " + ".join(f"{size / GIGABYTE:g} GB {name}" for name, size in (entry["per_worker"] or {}).items())
+        message = (
+            f"{entry['owner'] or 'the processes'} would pin {entry['workers']} workers x ({each}) = "
+            f"{entry['bytes'] / GIGABYTE:g} GB, but {available / GIGABYTE:.0f} GB are available"
+        )
+        fix = f"give {entry['variable']} a smaller value" if entry["variable"] else "ask for less"
+        fix += ", or end what else fills the memory"
+        found.append(finding("memory", entry["variable"], entry["bytes"], message, fix))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Ports
 # ---------------------------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,37 @@ options:
         description: What needs it, for the message.
         type: str
         default: ''
+  memory:
+    description: Memory of the host that the units will pin. Not looked at where one of them runs and holds it already.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      bytes:
+        description: All of it, in bytes.
+        type: int
+        required: true
+      workers:
+        description: Processes that pin it, for the message.
+        type: int
+        required: true
+      per_worker:
+        description: What each of them pins, in bytes by the setting that decides it, for the message.
+        type: dict
+        default: {}
+      variable:
+        description: Variable that decides most of it.
+        type: str
+        default: ''
+      owner:
+        description: What takes the memory, for the message.
+        type: str
+        default: ''
+      units:
+        description: Units that hold the memory when they run.
+        type: list
+        elements: str
+        default: []
   environment:
     description: Laid over the environment before C(PATH) is searched.
     type: dict
@@ -173,7 +204,7 @@ findings:
   contains:
     check:
       description:
-        - One of V(chip), V(device), V(path), V(executable), V(port).
+        - One of V(chip), V(device), V(path), V(executable), V(port), V(memory).
         - With O(engine=docker) also V(requests) (the Python library), V(docker) (the daemon), V(container) (one of
           somebody else), V(image), V(space).
       type: str
@@ -288,6 +319,19 @@ def main() -> None:
                 "default": [],
                 "options": {"name": {"type": "str", "required": True}, "variable": text, "why": text},
             },
+            "memory": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "bytes": {"type": "int", "required": True},
+                    "workers": {"type": "int", "required": True},
+                    "per_worker": {"type": "dict", "default": {}},
+                    "variable": text,
+                    "owner": text,
+                    "units": {"type": "list", "elements": "str", "default": []},
+                },
+            },
             "environment": {"type": "dict", "default": {}},
             "engine": {"type": "str", "choices": ["none", "docker"], "default": "none"},
             "containers": {"type": "list", "elements": "str", "default": []},
@@ -308,6 +352,7 @@ def main() -> None:
             *host_check.check_devices(params["root"], params["chips"], params["device_nodes"]),
             *host_check.check_paths(params["root"], params["paths"]),
             *host_check.check_executables(params["root"], params["executables"], environ),
+            *host_check.check_memory(site, params["memory"]),
             *seen.findings,
             *host_check.check_ports(
                 site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import typing as t
 
-from . import tables
+from . import pool, tables
 from .layout import is_headless
 from .model import Cluster, Finding, Instance, Member, Placement
 
@@ -293,6 +293,7 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
     if instance.role == "prefill":
         for name in tables.kv_release_timeout_names(cluster.versions, cluster.connector):
             env[name] = (str(cluster.kv_release_timeout), "pd_kv_release_timeout")
+    env |= {name: (value, "pd_kv_pool") for name, value in pool.environment(cluster, instance.name).items()}
     return env
 
 

@@ -58,6 +58,25 @@ def proxy_container(cluster: Cluster) -> dict[str, t.Any]:
     }
 
 
+def pool_container(cluster: Cluster) -> dict[str, t.Any]:
+    """The pool's master runs in the same image; it uses no chip, but its libraries want those of the driver."""
+    name = unit_name(cluster, "kv-pool")
+    return {
+        **_base(cluster, name),
+        "devices": [],
+        "mounts": [*pool_mounts(cluster), *_own_mounts(cluster, name)],
+        "privileged": False,
+        "shm_size": cluster.hardware.shm_size,
+        "ulimits": [],
+        "capabilities": [],
+        "restart_policy": "unless-stopped",
+    }
+
+
+def pool_mounts(cluster: Cluster) -> list[str]:
+    return [mount for mount in cluster.hardware.mounts if mount.startswith("/usr/local/Ascend/driver")]
+
+
 def _base(cluster: Cluster, name: str) -> dict[str, t.Any]:
     folder, logs = unit_folder(cluster, name), log_folder(cluster, name)
     return {

@@ -154,6 +154,8 @@ class Cluster:
     model_family: str
     connector: str
     kv_pool: dict[str, t.Any] | None
+    pool_host: str | None
+    pool_address: str | None
     kv_release_timeout: int
     port_reserve: str
     container_network: str

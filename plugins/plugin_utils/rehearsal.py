@@ -21,6 +21,7 @@ from .slices import HostRoot
 
 SIMULATOR_DIRECTORY = "/opt/pd_rehearsal"
 UPSTREAM_VERSION = "0.23.0.post1"
+MOONCAKE_VERSION = "0.3.11.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
 _FIRST_NET, _NETS, _PER_NET = 16, 224, 250
 _PLACES = _NETS * _PER_NET * _PER_NET
@@ -146,8 +147,9 @@ def build_host(
     A host is built once; what is taken away later (a chip, a model) stays away, so that faults can be rehearsed.
     """
     root = pathlib.Path(slice_["root"])
+    tools = _tools(files, mooncake_directory(upstream), python, root)
     wanted = json.dumps(
-        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, python], sort_keys=True
+        [slice_["checks"]["paths"], slice_["checks"]["device_nodes"], chips_per_node, tools], sort_keys=True
     )
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -162,7 +164,7 @@ def build_host(
             _touch(path, "{}\n" if path.suffix == ".json" else "")
         else:
             path.mkdir(parents=True, exist_ok=True)
-    _tools(root, files, python)
+    _write_tools(root, tools)
     workspace = root / "vllm-workspace" / "vllm-ascend"
     workspace.mkdir(parents=True, exist_ok=True)
     link = workspace / "examples"
@@ -178,17 +180,16 @@ def _touch(path: pathlib.Path, content: str = "") -> None:
         path.write_text(content, encoding="utf-8")
 
 
-def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
+def _tools(files: pathlib.Path, mooncake: pathlib.Path, python: str, root: pathlib.Path) -> dict[str, str]:
     """Wrappers named like the real commands. Python is called by its full path: a version manager's shim costs 170 ms."""
-    folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
     quoted = {
         name: shlex.quote(str(files / name)) for name in ("vllm_sim", "standin", "npu_smi_sim.sh", "hccn_tool_sim.sh")
     }
     interpreter = shlex.quote(python)
     # Compiled once per rehearsal, not beside the sources: 36 engines starting cold cost 4 s of CPU, warm 1 s.
     compiled = shlex.quote(f"pycache_prefix={root.parents[1] / 'pycache'}")
-    scripts = {
+    absent, master = shlex.quote(str(mooncake / "absent")), shlex.quote(str(mooncake / "mooncake/mooncake_master"))
+    return {
         "vllm": f'exec {interpreter} -I -S -X {compiled} {quoted["vllm_sim"]} "$@"\n',
         "python3": (
             'case "$1" in /vllm-workspace/*) script="$PD_REHEARSAL_ROOT$1"; shift; set -- "$script" "$@" ;; esac\n'
@@ -196,8 +197,15 @@ def _tools(root: pathlib.Path, files: pathlib.Path, python: str) -> None:
         ),
         "npu-smi": f'exec /bin/sh {quoted["npu_smi_sim.sh"]} "$@"\n',
         "hccn_tool": f'exec /bin/sh {quoted["hccn_tool_sim.sh"]} "$@"\n',
+        # The real one. It wants libraries of the driver, which it does not call; where they are not there, stand-ins.
+        "mooncake_master": f'LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}"{absent} exec {master} "$@"\n',
     }
-    for name, body in scripts.items():
+
+
+def _write_tools(root: pathlib.Path, tools: t.Mapping[str, str]) -> None:
+    folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, body in tools.items():
         path = folder / name
         path.write_text(f"#!/bin/sh\n{body}", encoding="utf-8")
         path.chmod(0o755)
@@ -218,6 +226,19 @@ def warm_up(state: str) -> None:
 def upstream_directory(prefix: str) -> pathlib.Path:
     """Where set-up puts upstream's example scripts: beside the interpreter, so that each environment has its own."""
     return pathlib.Path(prefix) / "share" / "pd_serving" / "upstream" / UPSTREAM_VERSION
+
+
+def mooncake_directory(upstream: pathlib.Path) -> pathlib.Path:
+    """Where set-up puts Mooncake's master: beside upstream's scripts."""
+    return upstream.parent.parent / "mooncake" / MOONCAKE_VERSION
+
+
+def check_mooncake(mooncake: pathlib.Path, fetch_command: str) -> None:
+    if not (mooncake / "SOURCE.json").exists():
+        raise RehearsalError(
+            f"a rehearsed KV pool has the real mooncake_master, and that of Mooncake {MOONCAKE_VERSION} is not in "
+            f"{mooncake}. Fetch it once (needs the Python package index): {fetch_command}"
+        )
 
 
 def check_upstream(upstream: pathlib.Path, fetch_command: str) -> None:

@@ -10,14 +10,14 @@ while the inventory is read, rank and chip faults while it is laid out; their id
 from __future__ import annotations
 
 from ..model import Finding
-from . import cluster, engine_options, ports, sizes
+from . import cluster, engine_options, pool, ports, sizes
 from .context import Context
 
 # Rules whose outcome depends on the hardware generation.
 BY_HARDWARE = frozenset(
     ("image-hardware", "kv-port-reserve", "listener-in-reserve", "port-conflict", "chips-mapped-twice")
 )
-_ALL = (*cluster.RULES, *sizes.RULES, *ports.RULES, *engine_options.RULES)
+_ALL = (*cluster.RULES, *pool.RULES, *sizes.RULES, *ports.RULES, *engine_options.RULES)
 
 
 def check(context: Context) -> list[Finding]:

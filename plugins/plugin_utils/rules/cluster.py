@@ -17,8 +17,6 @@ from .context import Context, error, warning
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
 KV_RELEASE_TIMEOUT_MINIMUM = 60
-# What AscendStoreConnector knows; the first one is its default.
-POOL_BACKENDS = ("mooncake", "memcache", "yuanrong")
 _GENERATIONS = ("a2", "a3", "a5", "310p", "950dt")
 
 
@@ -27,6 +25,8 @@ def node_addresses(context: Context) -> t.Iterator[Finding]:
     members = [(member.node_ip, member.host) for instance in context.cluster.instances for member in instance.members]
     if context.cluster.proxy_host and context.cluster.proxy_address:
         members.append((context.cluster.proxy_address, context.cluster.proxy_host))
+    if context.cluster.pool_host and context.cluster.pool_address:
+        members.append((context.cluster.pool_address, context.cluster.pool_host))
     told: set[str] = set()
     for address, host in members:
         first = owner.setdefault(address, host)
@@ -113,39 +113,6 @@ def plain_connector(context: Context) -> t.Iterator[Finding]:
                     + VLLM_ASCEND_MODULE,
                 )
                 break
-
-
-def pool_pair(context: Context) -> t.Iterator[Finding]:
-    cluster = context.cluster
-    if cluster.kv_pool is None:
-        return
-    if cluster.connector == "MooncakeLayerwiseConnector":
-        yield error(
-            "layerwise-with-pool",
-            "all",
-            "pd_kv_pool",
-            ["MooncakeLayerwiseConnector", "AscendStoreConnector"],
-            "the connectors [MooncakeLayerwiseConnector, AscendStoreConnector] do not work together (upstream's answer)",
-            "drop pd_kv_pool, or use MooncakeConnectorV1",
-        )
-    backend = cluster.kv_pool.get("backend", POOL_BACKENDS[0])
-    if backend not in POOL_BACKENDS:
-        yield error(
-            "variable-value",
-            "all",
-            "pd_kv_pool.backend",
-            backend,
-            f"pd_kv_pool.backend must be one of {', '.join(POOL_BACKENDS)}; it is {backend!r}",
-            "name a backend that AscendStoreConnector has; without one it is mooncake",
-        )
-    yield warning(
-        "pool-not-started",
-        "all",
-        "pd_kv_pool",
-        cluster.kv_pool,
-        "the engines' pool settings are planned, but this release does not start the pool's master",
-        "start the master yourself before site.yml, and set MOONCAKE_CONFIG_PATH in pd_engine_env_common",
-    )
 
 
 def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
@@ -286,7 +253,6 @@ RULES = (
     container_network,
     image,
     plain_connector,
-    pool_pair,
     kv_release_timeout,
     engine_ids,
     proxy_workers,

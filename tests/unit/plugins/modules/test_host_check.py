@@ -240,3 +240,41 @@ def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkey
         (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
     assert found["message"].endswith(") in container web")
     assert found["fix"] == "stop that container (docker stop web), or set pd_api_port to other ports"
+
+
+def memory_entry(gigabytes: int, **more: Any) -> dict[str, Any]:
+    per_worker = {"global_segment_size": (gigabytes - 1) << 30, "local_buffer_size": 1 << 30}
+    entry = {"bytes": 16 * gigabytes << 30, "workers": 16, "per_worker": per_worker, "owner": "KV pool"}
+    return {**entry, "variable": "pd_kv_pool.config.global_segment_size", "units": ["pd-demo-decode"], **more}
+
+
+def test_memory_that_is_not_there(tmp_path: Path) -> None:
+    """POOL-01: 16 processes of 64 GB each on a host with 800 GB, then of 32 GB."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {900 << 20} kB\nMemAvailable: {800 << 20} kB\n")
+    (finding,) = call(tmp_path, memory=[memory_entry(64)])
+    assert finding["check"] == "memory" and finding["severity"] == "error"
+    assert finding["variable"] == "pd_kv_pool.config.global_segment_size"
+    assert "16 workers x (63 GB global_segment_size + 1 GB local_buffer_size) = 1024 GB" in finding["message"]
+    assert "800 GB are available" in finding["message"]
+    assert call(tmp_path, memory=[memory_entry(32)]) == []
+    assert call(tmp_path, memory=[memory_entry(50)]) == []
+
+
+def test_memory_of_a_host_that_does_not_tell(tmp_path: Path) -> None:
+    """A rehearsed host has the machine's memory, not that of the host it stands for."""
+    assert call(tmp_path, memory=[memory_entry(1 << 20)]) == []
+
+
+def test_memory_that_running_units_hold_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1024 kB\n")
+    assert len(call(tmp_path, memory=[memory_entry(64)])) == 1
+    folder = tmp_path / "opt/pd_serving/demo/pd-demo-decode"
+    folder.mkdir(parents=True)
+    lock = launcher._take_lock(str(folder))
+    try:
+        assert call(tmp_path, memory=[memory_entry(64)]) == []
+        assert len(call(tmp_path, memory=[memory_entry(64, units=["pd-demo-other"])])) == 1
+    finally:
+        os.close(lock)

@@ -33,6 +33,7 @@ PLANS: dict[str, tuple[str, dict[str, t.Any]]] = {
     "2p1d-v1": ("2p1d", {}),
     "2p1d-layerwise": ("2p1d", {"pd_connector": "MooncakeLayerwiseConnector"}),
     "1p1d": ("1p1d", {}),
+    "1p1d-kv-pool": ("1p1d-kv-pool", {}),
     "one_host": ("one_host", {}),
     "over_a_bastion": ("over_a_bastion", {}),
 }
