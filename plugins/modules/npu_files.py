@@ -146,6 +146,8 @@ def compare(files: list[npu_files.Wanted], overwrite: bool) -> tuple[dict[str, s
         if before is not None and (before == file.content or npu_files.same_json(before, file.content)):
             actions[file.path] = "unchanged"
             continue
+        # An empty file says nothing that could be lost.
+        before = before if before and before.strip() else None
         actions[file.path] = "written" if before is None else "replaced"
         diffs.append(
             {"before": before or "", "after": file.content, "before_header": file.path, "after_header": file.path}

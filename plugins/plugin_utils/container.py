@@ -106,7 +106,8 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
 
     The model is mounted read-only at its own path unless another mount already holds it.
     """
-    by_target = {_target(mount): mount for mount in (*cluster.hardware.mounts, *placement.member.mounts)}
+    own = [f"{cluster.mooncake_prefix}:{cluster.mooncake_prefix}:ro"] if cluster.mooncake_prefix else []
+    by_target = {_target(mount): mount for mount in (*cluster.hardware.mounts, *own, *placement.member.mounts)}
     out, targets = list(by_target.values()), list(by_target)
     if not any(cluster.model_path == target or cluster.model_path.startswith(target + "/") for target in targets):
         out.append(f"{cluster.model_path}:{cluster.model_path}:ro")

@@ -106,6 +106,7 @@ class _Reader:
             model_is_moe=values["pd_model_is_moe"],
             model_family=values["pd_model_family"],
             connector=values["pd_connector"],
+            mooncake_prefix=values["pd_mooncake_prefix"],
             kv_pool=values["pd_kv_pool"],
             pool_host=pool_host,
             pool_address=self._node_ip(pool_host, None) if pool_host else None,

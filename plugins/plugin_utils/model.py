@@ -153,6 +153,7 @@ class Cluster:
     model_is_moe: bool
     model_family: str
     connector: str
+    mooncake_prefix: str | None
     kv_pool: dict[str, t.Any] | None
     pool_host: str | None
     pool_address: str | None

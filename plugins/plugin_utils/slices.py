@@ -131,6 +131,11 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "units": [_engine_unit(plan, placement, root) for placement in own],
             "proxy_units": [_proxy_unit(plan)] if is_proxy else [],
             "pool_units": [_pool_unit(plan)] if is_pool else [],
+            "mooncake": {
+                "version": cluster.versions.mooncake,
+                "prefix": cluster.mooncake_prefix,
+                "mounts": pool_mounts(cluster),
+            },
             "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
             "checks": _checks(plan, own, is_proxy, is_pool, row["node_ip"]),
         }
@@ -342,7 +347,8 @@ def _checks(
         for mount in mounted:
             source, target = mount.split(":")[:2]
             path = target if cluster.runtime == "process" and not cluster.rehearsal else source
-            if path.rstrip("/") != model:
+            # Role mooncake fills the prefix after the checks.
+            if path.rstrip("/") not in (model, (cluster.mooncake_prefix or model).rstrip("/")):
                 kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
                 paths[path] = {
                     "path": path,

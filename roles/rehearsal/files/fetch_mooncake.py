@@ -38,6 +38,8 @@ PINNED = {
     "aarch64": "72759fa93543e6d5e5cfe191614b9ec5949d7ce93ad2297475040019141ade18",
 }
 MASTER = "mooncake/mooncake_master"
+# Of what is made here; a folder with another one is made anew.
+LAYOUT = 1
 PIP_TIMEOUT = 600
 # Function bodies that return 0, and the number of the machine in an ELF header.
 _RETURN_ZERO = {
@@ -59,7 +61,9 @@ def is_complete(dest: pathlib.Path) -> bool:
     """Whether DEST already holds this wheel's files unchanged."""
     try:
         source = json.loads((dest / "SOURCE.json").read_text(encoding="utf-8"))
-        if (source["name"], source["version"]) != (NAME, VERSION) or MASTER not in source["files"]:
+        if (source["name"], source["version"], source["layout"]) != (NAME, VERSION, LAYOUT) or MASTER not in source[
+            "files"
+        ]:
             return False
         return all(digest((dest / path).read_bytes()) == sha256 for path, sha256 in source["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -132,6 +136,20 @@ class Elf:
         entries = struct.iter_unpack("<QQ", self.data[offset : offset + size - size % 16])
         return [self._text(self.links[link], value) for tag, value in entries if tag == 1]
 
+    def plain(self) -> tuple[set[str], set[str]]:
+        """(names without a version that others must have, names that this file has itself)."""
+        symbols, size, link, _info = self.sections[11]
+        strings, versions = self.links[link], self.sections.get(0x6FFFFFFF)
+        wanted, defined = set(), set()
+        for number in range(1, size // 24):
+            name, info, _other, section = struct.unpack_from("<IBBH", self.data, symbols + 24 * number)
+            version = struct.unpack_from("<H", self.data, versions[0] + 2 * number)[0] & 0x7FFF if versions else 1
+            if section:
+                defined.add(self._text(strings, name))
+            elif version < 2 and info >> 4 == 1:  # weak ones may stay undefined
+                wanted.add(self._text(strings, name))
+        return wanted, defined
+
     def wanted(self) -> dict[str, dict[str, str]]:
         """Library -> symbol -> version of it."""
         if 0x6FFFFFFE not in self.sections:
@@ -169,9 +187,9 @@ def sysv_hash(name: str) -> int:
 
 
 def stand_in(soname: str, symbols: Mapping[str, str], machine: str) -> bytes:
-    """A shared library of this name whose functions (name -> version) all return 0."""
+    """A shared library of this name whose functions (name -> version, which may be empty) all return 0."""
     number, code = _RETURN_ZERO[machine]
-    labels = list(dict.fromkeys(symbols.values()))
+    labels = list(dict.fromkeys(filter(None, symbols.values())))
     names = bytearray(b"\0")
 
     def text(value: str) -> int:
@@ -189,7 +207,9 @@ def stand_in(soname: str, symbols: Mapping[str, str], machine: str) -> bytes:
     count = len(symbols) + 1
     chain = [0, *[following if following < count else 0 for following in range(2, count + 1)]]
     buckets = struct.pack("<III", 1, count, 1 if symbols else 0) + struct.pack(f"<{count}I", *chain)
-    versions = struct.pack("<H", 0) + b"".join(struct.pack("<H", 2 + labels.index(label)) for label in symbols.values())
+    versions = struct.pack("<H", 0) + b"".join(
+        struct.pack("<H", 2 + labels.index(label) if label else 1) for label in symbols.values()
+    )
     # The first definition names the library itself.
     definitions = b""
     for index, (name, offset) in enumerate([(soname, own), *label_names.items()]):
@@ -237,16 +257,24 @@ def missing(files: Iterable[pathlib.Path]) -> dict[str, dict[str, str]]:
     """Libraries that these files need and neither they nor the system have, with the functions wanted of them."""
     files = list(files)
     own = {path.name for path in files}
-    out: dict[str, dict[str, str]] = {}
+    elves = []
     for path in files:
         try:
-            elf = Elf(path.read_bytes())
+            elves.append(Elf(path.read_bytes()))
         except ValueError:
             continue
+    defined: set[str] = set().union(*(elf.plain()[1] for elf in elves))
+    out: dict[str, dict[str, str]] = {}
+    for elf in elves:
         wanted = elf.wanted()
-        for soname in elf.needed():
-            if soname not in own and (soname in out or not is_there(soname)):
-                out.setdefault(soname, {}).update(wanted.get(soname, {}))
+        absent = [soname for soname in elf.needed() if soname not in own and (soname in out or not is_there(soname))]
+        for soname in absent:
+            out.setdefault(soname, {}).update(wanted.get(soname, {}))
+        # Names without a version do not tell whose they are; any of the absent libraries will do. libibverbs has
+        # versions for all of its own.
+        unversioned = [soname for soname in absent if soname not in wanted]
+        if unversioned:
+            out[unversioned[0]].update(dict.fromkeys(sorted(elf.plain()[0] - defined), ""))
     return out
 
 
@@ -264,7 +292,7 @@ def fetch(dest: pathlib.Path, wheel: pathlib.Path | None) -> list[str]:
     absent = missing(dest / path for path in sums)
     for soname, symbols in absent.items():
         write_atomically(dest / "absent" / soname, stand_in(soname, symbols, machine), 0o755)
-    source = {"name": NAME, "version": VERSION, "sha256": sha256, "files": dict(sorted(sums.items()))}
+    source = {"name": NAME, "version": VERSION, "layout": LAYOUT, "sha256": sha256, "files": dict(sorted(sums.items()))}
     # Last, so that its presence says that the rest is there.
     write_atomically(dest / "SOURCE.json", (json.dumps(source, indent=2) + "\n").encode())
     return sorted(absent)

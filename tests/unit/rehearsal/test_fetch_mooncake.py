@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(MACHINE not in fetch_mooncake.PINNED, reason="no
 
 def test_a_stand_in_is_a_library_that_loads_and_whose_functions_return_zero(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "libpd_test.so.1"
-    path.write_bytes(fetch_mooncake.stand_in(path.name, {"one": "PD_1.0", "two": "PD_1.1", "three": "PD_1.0"}, MACHINE))
+    path.write_bytes(fetch_mooncake.stand_in(path.name, {"one": "PD_1.0", "two": "PD_1.1", "three": ""}, MACHINE))
     library = ctypes.CDLL(str(path))
     assert [getattr(library, name)() for name in ("one", "two", "three")] == [0, 0, 0]
     with pytest.raises(AttributeError):
@@ -71,6 +71,7 @@ def test_what_is_complete_is_left_alone(tmp_path: pathlib.Path) -> None:
     source = {
         "name": fetch_mooncake.NAME,
         "version": fetch_mooncake.VERSION,
+        "layout": fetch_mooncake.LAYOUT,
         "files": {fetch_mooncake.MASTER: fetch_mooncake.digest(b"x")},
     }
     (tmp_path / "SOURCE.json").write_text(json.dumps(source))

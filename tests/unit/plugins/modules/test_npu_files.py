@@ -217,3 +217,9 @@ def test_check_mode_writes_nothing(tmp_path: Path) -> None:
     result = call(tmp_path, hccn_conf=CHIPS, endpoint_files=[endpoint(0, "192.0.2.80")], _ansible_check_mode=True)
     assert result["changed"] and set(result["files"].values()) == {"written"}
     assert not (tmp_path / "etc").exists()
+
+
+def test_an_empty_file_says_nothing_that_could_be_lost(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hccn.conf").write_text("\n")
+    assert call(tmp_path, hccn_conf=CHIPS)["files"] == {str(tmp_path / "etc/hccn.conf"): "written"}

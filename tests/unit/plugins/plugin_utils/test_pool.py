@@ -298,3 +298,23 @@ class TestMemory:
 
     def test_nothing_without_a_pool(self) -> None:
         assert slices_of(base())["d1"]["checks"]["memory"] == []
+
+
+def test_a_mooncake_of_their_own_is_mounted_and_comes_first() -> None:
+    """pd_mooncake_prefix: read-only at the same path, before the image's own; role mooncake fills it after the checks."""
+    prefix = "/opt/pd_mooncake/0.3.9"
+    made = slices_of(base(all={"pd_mooncake_prefix": prefix}))["d1"]
+    (unit,) = made["units"]
+    assert f"{prefix}:{prefix}:ro" in unit["container"]["mounts"]
+    env = unit["launch"]["spec"]["processes"][0]["env"]
+    assert env["PYTHONPATH"] == f"{prefix}/site-packages:$PYTHONPATH"
+    folders = [f"{prefix}/site-packages/mooncake", f"{prefix}/lib", "/usr/local/lib", "$LD_LIBRARY_PATH"]
+    assert env["LD_LIBRARY_PATH"].split(":") == folders
+    assert prefix not in [path["path"] for path in made["checks"]["paths"]]
+    assert made["mooncake"] == {
+        "version": "0.3.11.post1",
+        "prefix": prefix,
+        "mounts": made["mooncake"]["mounts"],
+    }
+    without = slices_of(base())["d1"]["units"][0]["launch"]["spec"]["processes"][0]["env"]
+    assert "PYTHONPATH" not in without
