@@ -15,6 +15,8 @@ cd "$(dirname "$0")/.."
 venv=.venv
 upstream_version=0.23.0.post1
 fetch=roles/rehearsal/files/fetch_upstream.py
+mooncake_version=0.3.11.post1
+fetch_mooncake=roles/rehearsal/files/fetch_mooncake.py
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -69,6 +71,19 @@ if ! { [ -d "$upstream" ] && done_before upstream "$sum"; }; then
     "$venv/bin/python" "$fetch" --version "$upstream_version" "$here/$upstream" ||
         fail "all but the rehearsal is ready: the source distribution of vllm-ascend could not be fetched (see above)"
     mark_done upstream "$sum"
+    did=1
+fi
+
+# Without it everything but inventories with a KV pool can be rehearsed, so its absence stops nothing.
+mooncake="$venv/share/pd_serving/mooncake/$mooncake_version"
+sum=$(cksum <"$fetch_mooncake")
+if ! { [ -d "$mooncake" ] && done_before mooncake "$sum"; }; then
+    say "fetching Mooncake's master (mooncake-transfer-engine-npu $mooncake_version)"
+    if "$venv/bin/python" "$fetch_mooncake" "$here/$mooncake"; then
+        mark_done mooncake "$sum"
+    else
+        say "no KV pool can be rehearsed here (see above); all else can"
+    fi
     did=1
 fi
 

@@ -166,6 +166,10 @@ class ActionModule(ActionBase):
         assert plan.cluster is not None
         upstream = rehearsal.upstream_directory(sys.prefix)
         rehearsal.check_upstream(upstream, f"{sys.executable} {FILES / 'fetch_upstream.py'} {upstream}")
+        pool = plan.kv_pool
+        if pool is not None and pool["started"] and pool["backend"] == "mooncake":
+            mooncake = rehearsal.mooncake_directory(upstream)
+            rehearsal.check_mooncake(mooncake, f"{sys.executable} {FILES / 'fetch_mooncake.py'} {mooncake}")
         for host, values in source["hosts"].items():
             slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
             if slice_ is not None:

@@ -12,12 +12,14 @@ import typing as t
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import preflight
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import coming, store, verdicts
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import facts as f
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store, verdicts
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.fleet import HCCN_CONF
 
 display = Display()
 
@@ -88,12 +90,12 @@ def _judge(
     )
     answers = {host: kept.read("pings", host) for host in asked}
     pings = preflight.ping_run(schedule, {host: told for host, told in answers.items() if told is not None})
-    for about in facts.values():
-        host_half = about.get("host")
-        if host_half:
-            host_half["findings"] = [
-                one for one in host_half.get("findings") or [] if one["check"] not in options["coming"]
-            ]
+    for host, about in facts.items():
+        given = variables["hostvars"][host]
+        wanted = given.get("hccn_conf") or {}
+        asked_for = isinstance(wanted, dict) and given.get("hccn_conf_path", HCCN_CONF) == HCCN_CONF
+        written = asked_for and coming.with_hccn_conf(about, wanted, boolean(given.get("hccn_overwrite", False)))
+        coming.without(about, options["coming"], [HCCN_CONF] if written else [])
     made_any = any(told is not None for told in answers.values()) or not schedule.count
     return preflight.judge(
         view,

@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
         _spec, options = self.validate_argument_spec({"found": {"type": "dict", "required": True}})
         overview = slices.read(constants.DEFAULT_LOCAL_TMP, slices.CLUSTER_FILE) or {}
         states = [
-            report.unit_state(host, unit["name"], unit.get("instance", "proxy"), answer["units"][unit["name"]])
+            report.unit_state(host, unit["name"], _what(unit), answer["units"][unit["name"]])
             for host, answer in options["found"].items()
             for unit in _units(host)
             if unit["name"] in answer.get("units", {})
@@ -41,6 +41,8 @@ class ActionModule(ActionBase):
         planned = {host for instance in overview["instances"] for host in instance["hosts"]}
         if overview["proxy"]:
             planned.add(overview["proxy"]["host"])
+        if overview["kv_pool"] and overview["kv_pool"]["started"]:
+            planned.add(overview["kv_pool"]["host"])
         missing = sorted(planned - asked)
         display.display("\n".join(["", *report.status_lines(states), *strangers, ""]))
         if missing:
@@ -65,5 +67,10 @@ class ActionModule(ActionBase):
 
 
 def _units(host: str) -> list[dict[str, t.Any]]:
-    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {"units": [], "proxy_units": []}
-    return [*slice_["units"], *slice_["proxy_units"]]
+    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {}
+    return [unit for key in slices.UNIT_KEYS for unit in slice_.get(key, ())]
+
+
+def _what(unit: dict[str, t.Any]) -> str:
+    """The instance, or which of the units beside the instances it is."""
+    return str(unit.get("instance") or unit["what"])

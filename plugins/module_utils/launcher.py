@@ -230,11 +230,13 @@ def _build_url(raw: t.Mapping[str, t.Any], where: str) -> str | None:
 def _check_url(url: t.Any, where: str) -> str:
     try:
         parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
-        usable = parts is not None and parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
+        usable = (
+            parts is not None and parts.scheme in ("http", "tcp") and bool(parts.hostname) and parts.port is not None
+        )
     except ValueError:
         usable = False
     if not usable:
-        raise SpecError(f"{where}: health_url must be http://host:port/path or null, not {_show(url)}")
+        raise SpecError(f"{where}: health_url must be http://host:port/path, tcp://host:port or null, not {_show(url)}")
     return str(url)
 
 
@@ -1116,10 +1118,12 @@ def probe(url: str, timeout: float = HEALTH_TIMEOUT) -> tuple[str, str]:
 
     vLLM opens its port only when the engine is up, so a refused connection means that it still loads.
     """
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "tcp":
+        return _probe_port(parts.hostname or "", parts.port or 0, timeout)
     # Imported where it is used: most modules that import this file ask no page, and it is half of their start-up time.
     import http.client
 
-    parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout)
     try:
         connection.request("GET", (parts.path or "/") + ("?" + parts.query if parts.query else ""))
@@ -1131,6 +1135,19 @@ def probe(url: str, timeout: float = HEALTH_TIMEOUT) -> tuple[str, str]:
     finally:
         connection.close()
     return ("ready" if status == 200 else "unhealthy"), f"HTTP {status}"
+
+
+def _probe_port(host: str, port: int, timeout: float) -> tuple[str, str]:
+    """A server without a health page (the KV pool's master speaks its own protocol) is well when it takes connections."""
+    import socket  # see probe
+
+    try:
+        socket.create_connection((host, port), timeout).close()
+    except ConnectionRefusedError:
+        return "loading", "connection refused"
+    except OSError as error:
+        return "unhealthy", f"{type(error).__name__}: {error}"
+    return "ready", "takes connections"
 
 
 def probe_all(urls: t.Iterable[str], timeout: float = HEALTH_TIMEOUT) -> dict[str, tuple[str, str]]:

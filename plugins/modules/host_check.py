@@ -131,6 +131,9 @@ options:
     description: File that keeps both.
     type: path
     default: /etc/sysctl.d/90-pd_serving.conf
+  mooncake_state:
+    description: Folder in which role mooncake keeps what it has found; left out when it is not to look.
+    type: path
   facts:
     description: Return RV(facts) as well.
     type: bool
@@ -218,7 +221,8 @@ findings:
 prepare:
   description:
     - What of a host for containers is not yet as asked for. V(requests), the Python library is missing; V(kernel),
-      O(reserved_ports) or O(hugepages) do not hold or are not kept; V(image), O(image) is not there.
+      O(reserved_ports) or O(hugepages) do not hold or are not kept; V(image), O(image) is not there; V(mooncake), its
+      Mooncake has not been looked at, or does not load.
     - Empty with O(engine=none).
   returned: always
   type: list
@@ -317,7 +321,13 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_check, host_check, kernel, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import (
+    docker_check,
+    host_check,
+    kernel,
+    mooncake,
+    units,
+)
 
 
 def look_at_engine(site: units.Site, params: t.Mapping[str, t.Any]) -> docker_check.Look:
@@ -337,6 +347,9 @@ def left_to_prepare(seen: docker_check.Look, params: t.Mapping[str, t.Any]) -> l
     left = {
         "requests": any(finding["check"] == "requests" for finding in seen.findings),
         "kernel": bool(wanted.values) and wanted.needed,
+        # What the image is now is told by its id; what it will be, by role mooncake once it is there.
+        "mooncake": bool(params["mooncake_state"])
+        and not mooncake.is_known(params["mooncake_state"], params["image"], seen.image_id),
         "image": bool(params["image"]) and not seen.has_image,
     }
     return [name for name, missing in left.items() if missing]
@@ -412,6 +425,7 @@ def main() -> None:
             "reserved_ports": {"type": "str"},
             "hugepages": {"type": "int"},
             "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-pd_serving.conf"},
+            "mooncake_state": {"type": "path"},
             "facts": {"type": "bool", "default": False},
             "models": {"type": "list", "elements": "str", "default": []},
             "disks": {"type": "list", "elements": "str", "default": []},

@@ -8,7 +8,9 @@ import dataclasses
 import json
 import typing as t
 
-from . import fabric, tables
+from ansible_collections.ascend.pd_serving.plugins.module_utils import mooncake
+
+from . import fabric, pool, tables
 from .layout import is_headless
 from .model import Cluster, Finding, Instance, Member, Placement
 
@@ -290,6 +292,11 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
     env: dict[str, tuple[str | None, str]] = dict.fromkeys(PROXY_VARIABLES, (None, ""))
     if cluster.production_runtime == "docker":
         env |= {name: (value, "") for name, value in tables.image_shell_environment().items()}
+    if cluster.mooncake_prefix:
+        # Before the image's own of the same name; the launcher keeps what is there.
+        for name, value in mooncake.environment(cluster.mooncake_prefix).items():
+            rest = env.get(name, (None, ""))[0] or f"${name}"
+            env[name] = (f"{value}:{rest}", "pd_mooncake_prefix")
     for name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
         env[name] = (member.node_ip, "pd_node_ip")
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
@@ -298,6 +305,7 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
     if instance.role == "prefill":
         for name in tables.kv_release_timeout_names(cluster.versions, cluster.connector):
             env[name] = (str(cluster.kv_release_timeout), "pd_kv_release_timeout")
+    env |= {name: (value, "pd_kv_pool") for name, value in pool.environment(cluster, instance.name).items()}
     return env
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from . import fabric, tables
+from . import fabric, pool, tables
 from .model import Cluster, Finding, Instance, Member, Placement, Role, Transport
 
 VLLM_ASCEND_MODULE = "vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector"
@@ -72,7 +72,7 @@ def kv_transfer_config(
         config["engine_id"] = engine_id
     if cluster.kv_pool is None:
         return config, findings
-    return _with_pool(config, cluster.kv_pool, pool_port), findings
+    return _with_pool(config, pool.store_settings(cluster.kv_pool, instance.role), pool_port), findings
 
 
 def qos_of(instance: Instance) -> tuple[str, t.Any]:
@@ -94,7 +94,7 @@ def effective_engine_id(cluster: Cluster, instance: Instance, member: Member) ->
     return instance.name if tables.engine_id_must_differ(cluster.versions) else None
 
 
-def _with_pool(mooncake: dict[str, t.Any], pool: dict[str, t.Any], pool_port: int) -> dict[str, t.Any]:
+def _with_pool(mooncake: dict[str, t.Any], settings: dict[str, t.Any], pool_port: int) -> dict[str, t.Any]:
     """Wrap the transport and an AscendStore pool into a MultiConnector.
 
     lookup_rpc_port is no TCP port but part of a socket's name; it must differ between instances on one host.
@@ -108,7 +108,7 @@ def _with_pool(mooncake: dict[str, t.Any], pool: dict[str, t.Any], pool_port: in
     store = {
         "kv_connector": "AscendStoreConnector",
         "kv_role": mooncake["kv_role"],
-        "kv_connector_extra_config": {"lookup_rpc_port": str(pool_port), **pool},
+        "kv_connector_extra_config": {"lookup_rpc_port": str(pool_port), **settings},
     }
     outer["kv_connector_extra_config"] = {**outer_extra, "connectors": [child, store]}
     return outer

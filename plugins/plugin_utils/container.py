@@ -62,6 +62,25 @@ def proxy_container(cluster: Cluster) -> dict[str, t.Any]:
     }
 
 
+def pool_container(cluster: Cluster) -> dict[str, t.Any]:
+    """The pool's master runs in the same image; it uses no chip, but its libraries want those of the driver."""
+    name = unit_name(cluster, "kv-pool")
+    return {
+        **_base(cluster, name),
+        "devices": [],
+        "mounts": [*pool_mounts(cluster), *_own_mounts(cluster, name)],
+        "privileged": False,
+        "shm_size": cluster.hardware.shm_size,
+        "ulimits": [],
+        "capabilities": [],
+        "restart_policy": "unless-stopped",
+    }
+
+
+def pool_mounts(cluster: Cluster) -> list[str]:
+    return [mount for mount in cluster.hardware.mounts if mount.startswith("/usr/local/Ascend/driver")]
+
+
 def _base(cluster: Cluster, name: str) -> dict[str, t.Any]:
     folder, logs = unit_folder(cluster, name), log_folder(cluster, name)
     return {
@@ -91,7 +110,8 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
 
     The model is mounted read-only at its own path unless another mount already holds it.
     """
-    built_in = (*cluster.hardware.mounts, *fabric.mounts(cluster, placement))
+    own = [f"{cluster.mooncake_prefix}:{cluster.mooncake_prefix}:ro"] if cluster.mooncake_prefix else []
+    built_in = (*cluster.hardware.mounts, *fabric.mounts(cluster, placement), *own)
     by_target = {_target(mount): mount for mount in (*built_in, *placement.member.mounts)}
     out, targets = list(by_target.values()), list(by_target)
     if not any(cluster.model_path == target or cluster.model_path.startswith(target + "/") for target in targets):

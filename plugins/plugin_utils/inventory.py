@@ -67,7 +67,8 @@ class _Reader:
             for host in hosts:
                 self.instances_on[host].append(name)
         proxy_host = self._proxy_host()
-        self.planned_hosts = list(dict.fromkeys([*self.instances_on, *([proxy_host] if proxy_host else [])]))
+        pool_host = self._pool_host()
+        self.planned_hosts = list(dict.fromkeys([*self.instances_on, *filter(None, (proxy_host, pool_host))]))
         self._broken_templates()
         self._unknown_variables()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
@@ -108,7 +109,10 @@ class _Reader:
             model_is_moe=values["pd_model_is_moe"],
             model_family=values["pd_model_family"],
             connector=values["pd_connector"],
+            mooncake_prefix=values["pd_mooncake_prefix"],
             kv_pool=values["pd_kv_pool"],
+            pool_host=pool_host,
+            pool_address=self._node_ip(pool_host, None) if pool_host else None,
             kv_release_timeout=values["pd_kv_release_timeout"],
             port_reserve=values["pd_port_reserve"],
             container_network=values["pd_container_network"],
@@ -219,6 +223,22 @@ class _Reader:
             "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
         )
         return None
+
+    def _pool_host(self) -> str | None:
+        """The pool's master is one process with its state in memory, so the group has one host, or there is none."""
+        group = self.groups.get("kv_pool") or {}
+        below = [host for hosts in (group.get("children") or {}).values() for host in hosts]
+        hosts = list(dict.fromkeys([*(group.get("hosts") or []), *below]))
+        if len(hosts) > 1:
+            self.error(
+                "pool-host",
+                "kv_pool",
+                None,
+                hosts,
+                f"group kv_pool has {len(hosts)} hosts ({some(hosts)}), but the pool's master is one process",
+                "leave one host in group kv_pool",
+            )
+        return str(hosts[0]) if len(hosts) == 1 else None
 
     def _broken_templates(self) -> None:
         for broken in self.source.get("broken", ()):

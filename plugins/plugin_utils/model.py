@@ -163,7 +163,10 @@ class Cluster:
     model_is_moe: bool
     model_family: str
     connector: str
+    mooncake_prefix: str | None
     kv_pool: dict[str, t.Any] | None
+    pool_host: str | None
+    pool_address: str | None
     kv_release_timeout: int
     port_reserve: str
     container_network: str

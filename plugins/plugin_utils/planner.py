@@ -16,7 +16,7 @@ import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
 
-from . import command, connectors, container, inventory, layout, ports, rules
+from . import command, connectors, container, inventory, layout, pool, ports, rules
 from .model import Cluster, Finding, Instance, Placement, PortRange, Transport
 
 SCHEMA = 1
@@ -39,6 +39,7 @@ class Plan:
     proxy: dict[str, t.Any] | None
     findings: list[Finding]
     proxy_key: str | None = None
+    kv_pool: dict[str, t.Any] | None = None
 
     @property
     def errors(self) -> list[Finding]:
@@ -71,7 +72,8 @@ def _plan(source: inventory.Source) -> Plan:
     if not cluster.hardware_known:
         return Plan(None, [], None, _once(findings))
     key = command.proxy_key((args, placement.processes[0].env) for placement, args in context.served)
-    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key)
+    kv_pool = pool.master(cluster, placements)
+    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key, kv_pool)
 
 
 def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:
@@ -205,6 +207,7 @@ def to_json(plan_: Plan) -> bytes:
             parts.append(_dump(key) + b": [\n")
             parts += _separated(entries)
             parts.append(b"\n],\n")
+        parts.append(b'"kv_pool": ' + _dump(plan_.kv_pool) + b",\n")
         parts.append(b'"proxy": ' + _dump(plan_.proxy) + b"\n}\n")
         return b"".join(parts)
 
@@ -322,16 +325,20 @@ def hosts_json(plan_: Plan) -> list[dict[str, t.Any]]:
         on_host.setdefault(placement.host, []).append(placement)
     if cluster.proxy_host and cluster.proxy_address:
         on_host.setdefault(cluster.proxy_host, [])
+    if cluster.pool_host and pool.is_ours(cluster):
+        on_host.setdefault(cluster.pool_host, [])
     rows = []
     for host, placements in on_host.items():
         listeners = [item for placement in placements for item in placement.ports]
         shared = ports.shared_ranges(cluster, placements) if placements else []
         if host == cluster.proxy_host:
             listeners.append(PortRange(cluster.proxy_port, cluster.proxy_port, "proxy", "pd_proxy_port"))
+        if host == cluster.pool_host:
+            listeners += pool.ports(cluster)
         rows.append(
             {
                 "host": host,
-                "node_ip": placements[0].member.node_ip if placements else cluster.proxy_address,
+                "node_ip": placements[0].member.node_ip if placements else _address(cluster, host),
                 "instances": [placement.instance.name for placement in placements],
                 "proxy": host == cluster.proxy_host,
                 "shared_ports": [_ports(item) for item in shared],
@@ -341,6 +348,11 @@ def hosts_json(plan_: Plan) -> list[dict[str, t.Any]]:
             }
         )
     return rows
+
+
+def _address(cluster: Cluster, host: str) -> str | None:
+    """Of a host without engines."""
+    return cluster.proxy_address if host == cluster.proxy_host else cluster.pool_address
 
 
 def _json_value(value: t.Any) -> t.Any:

@@ -22,6 +22,7 @@ from .slices import HostRoot
 
 SIMULATOR_DIRECTORY = "/opt/pd_rehearsal"
 UPSTREAM_VERSION = "0.23.0.post1"
+MOONCAKE_VERSION = "0.3.11.post1"
 # 127.0.0.0/24 is left alone: upstream's proxies rewrite the text 127.0.0.1.
 _FIRST_NET, _NETS, _PER_NET = 16, 224, 250
 _PLACES = _NETS * _PER_NET * _PER_NET
@@ -161,7 +162,8 @@ def build_host(
     """
     root = pathlib.Path(slice_["root"])
     checks = slice_["checks"]
-    told = [checks["paths"], checks["device_nodes"], slice_["endpoint_files"], generation, chips_per_node, python]
+    mooncake = mooncake_directory(upstream)
+    told = [checks["paths"], checks["device_nodes"], generation, chips_per_node, python, str(mooncake)]
     wanted = json.dumps(told, sort_keys=True)
     stamp = root / SIMULATOR_DIRECTORY.lstrip("/") / "built.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -171,7 +173,7 @@ def build_host(
     for node in checks["device_nodes"]:
         _touch(root / "dev" / node)
     _npus(root, generation, chips_per_node)
-    _tools(root, files, python, [entry["path"] for entry in checks["paths"]])
+    _tools(root, files, mooncake, python, [entry["path"] for entry in checks["paths"]])
     for entry in checks["paths"]:
         if entry["variable"] == "pd_roce_addresses":
             continue  # an endpoint file of an unknown address is what preflight has to miss
@@ -182,10 +184,6 @@ def build_host(
             _touch(path, "{}\n" if path.suffix == ".json" else "")
         elif not path.exists():
             path.mkdir(parents=True)
-    for entry in slice_["endpoint_files"]:
-        path = root / entry["path"].strip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(entry["content"], encoding="utf-8")
     workspace = root / "vllm-workspace" / "vllm-ascend"
     workspace.mkdir(parents=True, exist_ok=True)
     link = workspace / "examples"
@@ -221,7 +219,9 @@ def _npus(root: pathlib.Path, generation: str, chips: int) -> None:
         _touch(path, text)
 
 
-def _tools(root: pathlib.Path, files: pathlib.Path, python: str, paths: t.Sequence[str]) -> None:
+def _tools(
+    root: pathlib.Path, files: pathlib.Path, mooncake: pathlib.Path, python: str, paths: t.Sequence[str]
+) -> None:
     """Wrappers named like the real commands. Python is called by its full path: a version manager's shim costs 170 ms."""
     folder = root / SIMULATOR_DIRECTORY.lstrip("/") / "bin"
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,12 +229,15 @@ def _tools(root: pathlib.Path, files: pathlib.Path, python: str, paths: t.Sequen
     interpreter = shlex.quote(python)
     # Compiled once per rehearsal, not beside the sources: 36 engines starting cold cost 4 s of CPU, warm 1 s.
     compiled = shlex.quote(f"pycache_prefix={root.parents[1] / 'pycache'}")
+    absent, master = shlex.quote(str(mooncake / "absent")), shlex.quote(str(mooncake / "mooncake/mooncake_master"))
     scripts = {
         "vllm": f'exec {interpreter} -I -S -X {compiled} {quoted["vllm_sim"]} "$@"\n',
         "python3": (
             'case "$1" in /vllm-workspace/*) script="$PD_REHEARSAL_ROOT$1"; shift; set -- "$script" "$@" ;; esac\n'
             f'PYTHONPATH={quoted["standin"]} exec {interpreter} "$@"\n'
         ),
+        # The real one. It wants libraries of the driver, which it does not call; where they are not there, stand-ins.
+        "mooncake_master": f'LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}"{absent} exec {master} "$@"\n',
     }
     for name, body in scripts.items():
         _script(folder / name, body)
@@ -272,6 +275,19 @@ def warm_up(state: str) -> None:
 def upstream_directory(prefix: str) -> pathlib.Path:
     """Where set-up puts upstream's example scripts: beside the interpreter, so that each environment has its own."""
     return pathlib.Path(prefix) / "share" / "pd_serving" / "upstream" / UPSTREAM_VERSION
+
+
+def mooncake_directory(upstream: pathlib.Path) -> pathlib.Path:
+    """Where set-up puts Mooncake's master: beside upstream's scripts."""
+    return upstream.parent.parent / "mooncake" / MOONCAKE_VERSION
+
+
+def check_mooncake(mooncake: pathlib.Path, fetch_command: str) -> None:
+    if not (mooncake / "SOURCE.json").exists():
+        raise RehearsalError(
+            f"a rehearsed KV pool has the real mooncake_master, and that of Mooncake {MOONCAKE_VERSION} is not in "
+            f"{mooncake}. Fetch it once (needs the Python package index): {fetch_command}"
+        )
 
 
 def check_upstream(upstream: pathlib.Path, fetch_command: str) -> None:

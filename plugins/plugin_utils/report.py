@@ -64,6 +64,15 @@ def plan_lines(plan: Plan) -> list[str]:
         lines += table(rows)
     if len(plan.placements) > MAX_ROWS:
         lines.append(f"... and {len(plan.placements) - MAX_ROWS} more placements (all of them: -e plan_out=FILE)")
+    if plan.kv_pool:
+        place = f"on {plan.kv_pool['host']}" if plan.kv_pool["started"] else "not started here"
+        lines += ["", f"KV pool ({plan.kv_pool['backend']}) {place}, {plan.kv_pool['address'] or 'no address'}"]
+        most = max(plan.kv_pool["memory"], key=lambda row: row["bytes"], default=None)
+        if most:
+            each = " + ".join(f"{size / (1 << 30):g} GB {name}" for name, size in most["per_worker"].items())
+            lines.append(
+                f"Pinned for it, at most: {most['workers']} workers x ({each}) = {most['bytes'] / (1 << 30):g} GB on {most['host']}"
+            )
     if plan.proxy:
         ends = {role: _endpoints(plan, role) for role in ROLES}
         lines += [
@@ -249,6 +258,10 @@ def summary_lines(
     proxy = overview["proxy"]
     door = f"http://{proxy['address']}:{proxy['port']}"
     lines.append(f"Door      {door} ({proxy['kind']} proxy on {proxy['host']})")
+    pool = overview.get("kv_pool")
+    if pool:
+        where = f"on {pool['host']}" if pool["started"] else "not of this run"
+        lines.append(f"KV pool   {pool['backend']}, {pool['address'] or 'no address'} ({where})")
     if verify:
         lines.append(f"Verified  {verify_line(verify)}")
     lines += [f"Not judged  {entry}" for entry in skipped]

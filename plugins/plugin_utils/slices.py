@@ -14,17 +14,20 @@ import os
 import pathlib
 import typing as t
 
-from . import connectors, fabric, planner, scripts, tables
+from . import connectors, fabric, planner, pool, scripts, tables
 from .command import PROXY_KEY_VARIABLE, PROXY_VARIABLES
-from .container import container, mounts, on_host, unit_name
+from .container import container, mounts, on_host, pool_container, pool_mounts, unit_name
 from .model import Cluster, Placement, Process
 
 STOP_GRACE_SECONDS = 60
 PROXY_STOP_GRACE_SECONDS = 10
+POOL_STOP_GRACE_SECONDS = 10
 FAIL_GRACE_SECONDS = 3
 LOG_MAX_BYTES = 100 * 1024 * 1024
 LOG_KEEP = 3
 CLUSTER_FILE = "cluster.json"
+# Where a slice has units, in the order in which they serve.
+UNIT_KEYS = ("pool_units", "units", "proxy_units")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +110,9 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         "proxy": None
         if plan.proxy is None
         else {k: plan.proxy[k] for k in ("host", "address", "port", "kind", "name")},
+        "kv_pool": None
+        if plan.kv_pool is None
+        else {k: plan.kv_pool[k] for k in ("host", "address", "backend", "started")},
         "endpoints": endpoints,
         "priorities": _priorities(plan.cluster),
     }
@@ -136,6 +142,7 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
         root = roots.get(host, PRODUCTION)
         own = placements[host]
         is_proxy = plan.proxy is not None and host == plan.proxy["host"]
+        is_pool = pool.is_ours(cluster) and host == cluster.pool_host
         out[host] = {
             "cluster": cluster.name,
             "runtime": cluster.runtime,
@@ -147,9 +154,15 @@ def host_slices(plan: planner.Plan, roots: t.Mapping[str, HostRoot]) -> dict[str
             "ip_local_reserved_ports": row["ip_local_reserved_ports"],
             "units": [_engine_unit(plan, placement, root) for placement in own],
             "proxy_units": [_proxy_unit(plan)] if is_proxy else [],
+            "pool_units": [_pool_unit(plan)] if is_pool else [],
+            "mooncake": {
+                "version": cluster.versions.mooncake,
+                "prefix": cluster.mooncake_prefix,
+                "mounts": pool_mounts(cluster),
+            },
             "endpoints": [endpoint for placement in own for endpoint in _endpoints(placement)],
             "endpoint_files": _endpoint_files(cluster, own),
-            "checks": _checks(plan, own, is_proxy, row["node_ip"]),
+            "checks": _checks(plan, own, is_proxy, is_pool, row["node_ip"]),
         }
     return out
 
@@ -167,6 +180,7 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
     # A simulated container shows only the chips that the real one maps, and has no libraries of the image.
     chips = ",".join(map(str, placement.member.mapped_chips))
     simulated: dict[str, str | None] = {"PD_REHEARSAL_CHIPS": chips, "LD_PRELOAD": None} if root.root else {}
+    simulated |= _sums(pool.client_files(plan.cluster))
     return {
         "name": unit_name(plan.cluster, instance.name),
         "instance": instance.name,
@@ -180,7 +194,10 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
             _upstream_process(plan.cluster, placement, simulated)
             if plan.cluster.engine_launcher == "upstream"
             else [_process(placement, process, simulated) for process in placement.processes],
-            [{"path": scripts.TEMPLATE, "content": scripts.template(plan.cluster, placement), "mode": "0700"}],
+            [
+                {"path": scripts.TEMPLATE, "content": scripts.template(plan.cluster, placement), "mode": "0700"},
+                *_files(pool.client_files(plan.cluster)),
+            ],
         ),
     }
 
@@ -268,9 +285,44 @@ def _proxy_unit(plan: planner.Plan) -> dict[str, t.Any]:
     }
     return {
         "name": proxy["name"],
+        "what": "proxy",
         "container": proxy["container"],
         "launch": _launch(plan, proxy["container"], PROXY_STOP_GRACE_SECONDS, [process]),
     }
+
+
+def _pool_unit(plan: planner.Plan) -> dict[str, t.Any]:
+    """The pool's master as a unit; healthy when it takes connections, since its port speaks no HTTP."""
+    cluster = plan.cluster
+    assert cluster is not None and plan.kv_pool is not None
+    settings, files = pool_container(cluster), pool.master_files(cluster)
+    process = {
+        "name": "master",
+        "label": f"{plan.kv_pool['backend']} master",
+        "argv": plan.kv_pool["argv"],
+        "env": {
+            **dict.fromkeys(PROXY_VARIABLES),
+            **pool.library_environment(cluster),
+            **pool.master_environment(cluster),
+            **_sums(files),
+        },
+        "health_url": f"tcp://{plan.kv_pool['address']}",
+    }
+    return {
+        "name": settings["name"],
+        "what": "kv pool",
+        "container": settings,
+        "launch": _launch(plan, settings, POOL_STOP_GRACE_SECONDS, [process], _files(files)),
+    }
+
+
+def _files(contents: t.Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"path": path, "content": content, "mode": "0600"} for path, content in contents.items()]
+
+
+def _sums(contents: t.Mapping[str, str]) -> dict[str, str | None]:
+    """Files of a unit are for its processes, which read them once: a change of one has to be a change of the unit."""
+    return {"PD_POOL_CONFIG_SHA256": _sha256("".join(contents.values()))} if contents else {}
 
 
 def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:
@@ -326,7 +378,9 @@ def _looked_for_endpoints(cluster: Cluster, placement: Placement) -> dict[str, d
     }
 
 
-def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, node_ip: str) -> dict[str, t.Any]:
+def _checks(
+    plan: planner.Plan, placements: list[Placement], is_proxy: bool, is_pool: bool, node_ip: str
+) -> dict[str, t.Any]:
     """What preflight looks for on the host: chips, device nodes, free ports, paths of the right type."""
     cluster = plan.cluster
     assert cluster is not None
@@ -344,6 +398,18 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
     if is_proxy:
         port = cluster.proxy_port
         ports.append({"first": port, "last": port, "owner": "proxy", "variable": "pd_proxy_port", "address": node_ip})
+    if is_pool:
+        ports += [
+            {
+                "first": item.first,
+                "last": item.last,
+                "owner": item.owner,
+                "variable": item.variable,
+                # The metrics page of Mooncake 0.3.11 and older has no address of its own.
+                "address": "0.0.0.0" if item.owner == pool.METRICS else node_ip,
+            }
+            for item in pool.ports(cluster)
+        ]
     chips = sorted({chip for placement in placements for chip in placement.member.mapped_chips})
     paths: dict[str, dict[str, t.Any]] = {}
     for placement in placements:
@@ -355,7 +421,8 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
             plain = path.rstrip("/")
             if fabric.is_host_roce(cluster) and plain == _endpoint_folder(cluster, placement):
                 continue  # made with its files
-            if plain != model:
+            # Role mooncake fills the prefix after the checks.
+            if plain not in (model, (cluster.mooncake_prefix or model).rstrip("/")):
                 kind = cluster.hardware.mount_types.get(plain) or fabric.mount_type(cluster, placement.member, plain)
                 kind = kind or "any"
                 paths[path] = {
@@ -370,12 +437,22 @@ def _checks(plan: planner.Plan, placements: list[Placement], is_proxy: bool, nod
             paths[node] = {"path": node, "type": "directory", "variable": "pd_fabric", "why": why}
         for path, kind in ((model, "directory"), (f"{model}/config.json", "file")):
             paths[path] = {"path": path, "type": kind, "variable": "pd_model_path", "why": "the model to serve"}
+    if is_pool and cluster.runtime == "docker":
+        for mount in pool_mounts(cluster):
+            path = mount.split(":")[0]
+            kind = cluster.hardware.mount_types.get(path.rstrip("/"), "any")
+            why = "mounted into the container of the pool's master"
+            paths.setdefault(path, {"path": path, "type": kind, "variable": "", "why": why})
+    executables = []
+    if placements and cluster.runtime == "process":
+        executables.append({"name": "vllm", "variable": "pd_runtime", "why": "runtime process starts it on the host"})
+    if is_pool and cluster.runtime == "process" and plan.kv_pool is not None:
+        name = plan.kv_pool["argv"][0]
+        executables.append({"name": name, "variable": "pd_runtime", "why": "the KV pool's master"})
     return {
         "chips": chips,
         "device_nodes": list(cluster.hardware.device_nodes) if placements else [],
         "ports": ports,
         "paths": list(paths.values()),
-        "executables": [{"name": "vllm", "variable": "pd_runtime", "why": "runtime process starts it on the host"}]
-        if placements and cluster.runtime == "process"
-        else [],
+        "executables": executables,
     }

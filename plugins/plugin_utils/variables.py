@@ -162,6 +162,13 @@ _TABLE = (
     Variable(
         "pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."
     ),
+    Variable(
+        "pd_mooncake_prefix",
+        "C",
+        "path",
+        None,
+        "Folder on every host with a Mooncake that engines use in the place of the image's own.",
+    ),
     Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
     Variable("pd_image", "C", "image", None, "Container image of engines and proxy (default by hardware and version)."),
     Variable(

@@ -58,7 +58,7 @@ class Tool(t.TypedDict, total=False):
 
 
 class HccnConf(t.TypedDict, total=False):
-    state: str  # ok | missing | is_directory | unreadable | malformed | empty
+    state: str  # ok | missing | is_directory | unreadable | malformed | empty | coming (this run writes it)
     chips: dict[str, dict[str, str]]
     lines_not_understood: list[str]
 
@@ -227,6 +227,7 @@ class HostView(t.TypedDict):
     workers: int  # engine processes, one per chip
     memory_utilization: float  # the share of a chip's memory that the engine wants, the largest of its instances
     pool_mb: int  # host memory that the KV pool takes
+    pool_arithmetic: str  # how that is made up
     pinned_mb: int  # host memory that decode stages KV cache in (D2RH)
 
 

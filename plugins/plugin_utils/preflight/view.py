@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import re
 import typing as t
 
-from .. import hostmemory, planner
+from .. import hostmemory, planner, pool
 from ..container import mounts, on_host
 from ..model import Cluster, Placement
 from . import facts as f
@@ -16,7 +15,6 @@ from . import facts as f
 PLANES: t.Mapping[str, f.Plane] = {"a2": "roce", "a3": "hccs", "a5": "ub"}
 # What vLLM takes without the option.
 MEMORY_UTILIZATION = 0.9
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 def plan_view(plan: planner.Plan) -> f.PlanView:
@@ -43,6 +41,7 @@ def plan_view(plan: planner.Plan) -> f.PlanView:
 
 def _host(cluster: Cluster, row: t.Mapping[str, t.Any], placements: t.Sequence[Placement]) -> f.HostView:
     workers = sum(len(placement.used_chips) for placement in placements)
+    pooled = pool.memory(cluster, placements)
     return {
         "node_ip": row["node_ip"],
         "nic": placements[0].member.nic if placements else None,
@@ -54,7 +53,8 @@ def _host(cluster: Cluster, row: t.Mapping[str, t.Any], placements: t.Sequence[P
         "model_path": _model_path(cluster, placements[0]) if placements else None,
         "workers": workers,
         "memory_utilization": max((_utilization(placement) for placement in placements), default=MEMORY_UTILIZATION),
-        "pool_mb": workers * _segment_mb(cluster),
+        "pool_mb": _mb(sum(row["bytes"] for row in pooled)),
+        "pool_arithmetic": " + ".join(pool.arithmetic(row) for row in pooled),
         "pinned_mb": 1024 * sum(_pinned_gib(cluster, placement) for placement in placements),
     }
 
@@ -85,8 +85,5 @@ def _pinned_gib(cluster: Cluster, placement: Placement) -> int:
     return (pinned.total_gib or 0) if pinned else 0
 
 
-def _segment_mb(cluster: Cluster) -> int:
-    """Host memory that each process gives to the KV pool; 0 without a pool or where the size is no size."""
-    size = (cluster.kv_pool or {}).get("global_segment_size")
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\s*", str(size).lower())
-    return int(float(match[1]) * _UNITS[match[2] or ""] / 2**20) if match else 0
+def _mb(size: int) -> int:
+    return -(-size // 2**20)

@@ -10,7 +10,7 @@ while the inventory is read, rank and chip faults while it is laid out; their id
 from __future__ import annotations
 
 from ..model import Finding
-from . import cluster, d2rh, engine_options, fabric, ports, sizes
+from . import cluster, d2rh, engine_options, fabric, pool, ports, sizes
 from .context import Context
 
 # Rules whose outcome depends on the hardware generation.
@@ -26,7 +26,15 @@ BY_HARDWARE = frozenset(
         "d2rh-not-validated",
     )
 )
-_ALL = (*cluster.RULES, *sizes.RULES, *ports.RULES, *engine_options.RULES, *fabric.RULES, *d2rh.RULES)
+_ALL = (
+    *cluster.RULES,
+    *pool.RULES,
+    *sizes.RULES,
+    *ports.RULES,
+    *engine_options.RULES,
+    *fabric.RULES,
+    *d2rh.RULES,
+)
 
 
 def check(context: Context) -> list[Finding]:

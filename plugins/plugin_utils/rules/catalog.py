@@ -89,6 +89,16 @@ RULES: dict[str, str] = {
     "engine-id-twice": "Two instances have the same engine_id",
     "layerwise-with-pool": "The layerwise connector beside a KV pool",
     "pool-not-started": "A KV pool whose master is not started by this collection",
+    # KV pool (inventory.py, rules/pool.py)
+    "pool-host": "The pool's master does not have exactly one host",
+    "pool-nesting": "A setting that AscendStoreConnector does not read",
+    "pool-lookup-port": "Two instances of one host have the same lookup_rpc_port",
+    "pool-hash-seed": "Engines of one pool hash differently",
+    "pool-prefix-caching": "Prefill without prefix caching beside a pool",
+    "pool-lease-ttl": "The pool's lease ends before a transfer may",
+    "pool-fabric-memory": "Less fabric memory than the pool pins",
+    "pool-ssd": "SSD offload that cannot work",
+    # Transfer priority and dead keys (rules/cluster.py, rules/engine_options.py)
     "qos-on-passive-side": "A transfer priority on the side that does not decide it",
     "qos-unsupported": "A transfer priority for a connector that has none",
     "qos-replaced": "A transfer priority that the connector writes over",
@@ -96,6 +106,7 @@ RULES: dict[str, str] = {
     "dead-key": "A kv-transfer key that nothing reads",
     # Proxy, launcher, container (rules/cluster.py)
     "container-network": "A container network other than host",
+    "proxy-not-on-prefill": "The proxy runs on a host without prefill",
     "proxy-workers": "Workers for a proxy that has none",
     "upstream-launcher": "An instance that upstream's launcher cannot start",
     # Engine options and environment (command.py, rules/engine_options.py)

@@ -17,8 +17,6 @@ from .context import Context, error, given_environment, warning
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
 KV_RELEASE_TIMEOUT_MINIMUM = 60
-# What AscendStoreConnector knows; the first one is its default.
-POOL_BACKENDS = ("mooncake", "memcache", "yuanrong")
 _GENERATIONS = ("a2", "a3", "a5", "310p", "950dt")
 
 
@@ -27,6 +25,8 @@ def node_addresses(context: Context) -> t.Iterator[Finding]:
     members = [(member.node_ip, member.host) for instance in context.cluster.instances for member in instance.members]
     if context.cluster.proxy_host and context.cluster.proxy_address:
         members.append((context.cluster.proxy_address, context.cluster.proxy_host))
+    if context.cluster.pool_host and context.cluster.pool_address:
+        members.append((context.cluster.pool_address, context.cluster.pool_host))
     told: set[str] = set()
     for address, host in members:
         first = owner.setdefault(address, host)
@@ -115,39 +115,6 @@ def plain_connector(context: Context) -> t.Iterator[Finding]:
                 break
 
 
-def pool_pair(context: Context) -> t.Iterator[Finding]:
-    cluster = context.cluster
-    if cluster.kv_pool is None:
-        return
-    if cluster.connector == "MooncakeLayerwiseConnector":
-        yield error(
-            "layerwise-with-pool",
-            "all",
-            "pd_kv_pool",
-            ["MooncakeLayerwiseConnector", "AscendStoreConnector"],
-            "the connectors [MooncakeLayerwiseConnector, AscendStoreConnector] do not work together (upstream's answer)",
-            "drop pd_kv_pool, or use MooncakeConnectorV1",
-        )
-    backend = cluster.kv_pool.get("backend", POOL_BACKENDS[0])
-    if backend not in POOL_BACKENDS:
-        yield error(
-            "variable-value",
-            "all",
-            "pd_kv_pool.backend",
-            backend,
-            f"pd_kv_pool.backend must be one of {', '.join(POOL_BACKENDS)}; it is {backend!r}",
-            "name a backend that AscendStoreConnector has; without one it is mooncake",
-        )
-    yield warning(
-        "pool-not-started",
-        "all",
-        "pd_kv_pool",
-        cluster.kv_pool,
-        "the engines' pool settings are planned, but this release does not start the pool's master",
-        "start the master yourself before site.yml, and set MOONCAKE_CONFIG_PATH in pd_engine_env_common",
-    )
-
-
 def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
     """Too short a limit, whether given as the variable or as the environment it becomes."""
     cluster = context.cluster
@@ -216,6 +183,21 @@ def engine_ids(context: Context) -> t.Iterator[Finding]:
                     "leave engine_id out: the plan or vLLM-Ascend itself makes it unique",
                 )
                 break
+
+
+def proxy_beside_prefill(context: Context) -> t.Iterator[Finding]:
+    host = context.cluster.proxy_host
+    prefill = [host for instance in context.cluster.of("prefill") for host in instance.hosts]
+    if host and prefill and host not in prefill:
+        yield warning(
+            "proxy-not-on-prefill",
+            host,
+            "proxy",
+            host,
+            f"the proxy runs on {host}, which has no prefill instance; the tutorial runs it on a prefill host",
+            f"put a prefill host ({prefill[0]}) into group proxy, or see to it that {host} reaches the API port of every "
+            "rank and, with the layerwise connector, that every decode host reaches the proxy",
+        )
 
 
 def proxy_workers(context: Context) -> t.Iterator[Finding]:
@@ -304,15 +286,6 @@ def _qos_of_the_resource_config(context: Context) -> t.Iterator[Finding]:
                 f"{written} over it when it starts",
                 f"leave the key out and set pd_qos_priority for {context.transport.initiator}",
             )
-    if context.cluster.kv_pool and "qos_priority" in context.cluster.kv_pool:
-        yield error(
-            "variable-value",
-            "all",
-            "pd_kv_pool.qos_priority",
-            context.cluster.kv_pool["qos_priority"],
-            "pd_kv_pool.qos_priority would go to the store, which has no transfer priority",
-            "set pd_qos_priority; the plan puts it into the Mooncake child",
-        )
 
 
 def _qos_in_config(context: Context) -> t.Iterator[Finding]:
@@ -339,9 +312,9 @@ RULES = (
     container_network,
     image,
     plain_connector,
-    pool_pair,
     kv_release_timeout,
     engine_ids,
+    proxy_beside_prefill,
     proxy_workers,
     launcher,
     qos,

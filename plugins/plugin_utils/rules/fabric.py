@@ -264,19 +264,6 @@ def endpoint_files(context: Context) -> t.Iterator[Finding]:
             )
 
 
-def endpoint_folder_of_the_pool(context: Context) -> t.Iterator[Finding]:
-    pool = context.cluster.kv_pool or {}
-    if fabric.ENDPOINT_KEY in pool:
-        yield error(
-            "endpoint-folder",
-            "all",
-            f"pd_kv_pool.{fabric.ENDPOINT_KEY}",
-            pool[fabric.ENDPOINT_KEY],
-            f"{fabric.ENDPOINT_KEY} would go to the store, a child of MultiConnector; engines read it from the outer configuration",
-            "set pd_endpoint_container_dir (pd_fabric: host_roce), or the key in pd_kv_transfer_config; the plan puts it outside",
-        )
-
-
 def container_rights(context: Context) -> t.Iterator[Finding]:
     cluster = context.cluster
     if cluster.production_runtime != "docker":
@@ -316,6 +303,5 @@ RULES = (
     roce_addresses,
     roce_addresses_missing,
     endpoint_files,
-    endpoint_folder_of_the_pool,
     container_rights,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .. import pool
 from ..model import Finding, Placement, PortRange
 from ..ports import ADXL, shared_ranges
 from .context import Context, error, warning
@@ -28,13 +29,17 @@ def port_range(context: Context) -> t.Iterator[Finding]:
 
 
 def port_conflict(context: Context) -> t.Iterator[Finding]:
-    for host, placements in context.on_host.items():
+    cluster = context.cluster
+    alone = [host for host in (cluster.proxy_host, cluster.pool_host) if host and host not in context.on_host]
+    for host, placements in [*context.on_host.items(), *((host, []) for host in dict.fromkeys(alone))]:
         taken: list[_Taken] = [
             (ports, f"{ports.owner} of {p.instance.name}", p) for p in placements for ports in p.ports
         ]
-        if host == context.cluster.proxy_host:
-            port = context.cluster.proxy_port
+        if host == cluster.proxy_host:
+            port = cluster.proxy_port
             taken.append((PortRange(port, port, "proxy", "pd_proxy_port"), "the proxy", None))
+        if host == cluster.pool_host:
+            taken += [(ports, f"the {ports.owner}", None) for ports in pool.ports(cluster)]
         taken.sort(key=lambda entry: entry[0].first)
         for position, (ports, owner, placement) in enumerate(taken):
             for other, other_owner, other_placement in taken[position + 1 :]:

@@ -20,7 +20,8 @@ PAGE = markdown_pages.read(markdown_pages.ROOT / "docs" / "plan.md")
 
 def source() -> dict[str, Any]:
     """Four hosts with one value that a rule warns of, so that there is a finding to look at."""
-    cluster = {"pd_hardware": "a3", "pd_model_path": "/models/m", "pd_served_model_name": "m", "pd_proxy_port": "1999"}
+    cluster: dict[str, Any] = {"pd_hardware": "a3", "pd_model_path": "/models/m", "pd_served_model_name": "m"}
+    cluster |= {"pd_proxy_port": "1999", "pd_kv_pool": {"backend": "mooncake"}}
     sizes = {"prefill": {"pd_dp_size": 2, "pd_tp_size": 8}, "decode": {"pd_dp_size": 32, "pd_tp_size": 1}}
     hosts = {"prefill": ["p1", "p2"], "decode": ["d1", "d2"]}
     names = [(role, name) for role, members in hosts.items() for name in members]
@@ -28,6 +29,7 @@ def source() -> dict[str, Any]:
         "groups": {
             **{role: {"hosts": members, "children": {}} for role, members in hosts.items()},
             "proxy": {"hosts": ["p1"], "children": {}},
+            "kv_pool": {"hosts": ["p1"], "children": {}},
         },
         "hosts": {
             name: {"ansible_host": f"192.0.2.{number}", **cluster, **sizes[role]}
@@ -60,6 +62,7 @@ def keys(heading: str) -> list[str]:
         ("placements[].container", "placements[].container"),
         ("placements[].processes", "placements[].processes[]"),
         ("hosts", "hosts[]"),
+        ("kv_pool", "kv_pool"),
         ("proxy", "proxy"),
         ("findings", "findings[]"),
     ],

@@ -9,6 +9,7 @@ import fcntl
 import json
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -639,8 +640,34 @@ def test_the_mooncake_store_needs_its_settings(root: pathlib.Path) -> None:
     (root / "etc" / "mooncake.json").write_text("{}")
     with pytest.raises(Refusal, match="has no master_server_address"):
         check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json")
-    (root / "etc" / "mooncake.json").write_text('{"master_server_address": "127.0.0.1:50088"}')
-    check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json")
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        address = f"127.0.0.1:{master.getsockname()[1]}"
+        (root / "etc" / "mooncake.json").write_text(json.dumps({"master_server_address": address}))
+        check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json")
+    with pytest.raises(Refusal, match=f"Initialize mooncake failed.*{address}"):
+        check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json")
+    with pytest.raises(Refusal, match="'nowhere' is no host:port"):
+        check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json", MOONCAKE_MASTER="nowhere")
+    # Of a master outside nothing can be said, and no packet goes there.
+    check(root, argv, MOONCAKE_CONFIG_PATH="/etc/mooncake.json", MOONCAKE_MASTER="192.0.2.1:50088")
+
+
+def test_the_memcache_store_needs_its_services(root: pathlib.Path) -> None:
+    store = {**STORE, "kv_connector_extra_config": {"backend": "memcache"}}
+    argv = argv_of(PREFILL, multi(kv_json(), store))
+    with pytest.raises(Refusal, match="MMC_LOCAL_CONFIG_PATH is not set"):
+        check(root, argv)
+    with pytest.raises(Refusal, match="cannot be read"):
+        check(root, argv, MMC_LOCAL_CONFIG_PATH="/mmc-local.conf")
+    with socket.create_server(("127.0.0.1", 0)) as meta, socket.create_server(("127.0.0.1", 0)) as config:
+        (root / "mmc-local.conf").write_text(f"ock.mmc.meta_service_url = tcp://127.0.0.1:{meta.getsockname()[1]}\n")
+        with pytest.raises(Refusal, match="config_store_url is missing"):
+            check(root, argv, MMC_LOCAL_CONFIG_PATH="/mmc-local.conf")
+        with (root / "mmc-local.conf").open("a") as stream:
+            stream.write(f"ock.mmc.local_service.config_store_url = tcp://127.0.0.1:{config.getsockname()[1]}\n")
+        check(root, argv, MMC_LOCAL_CONFIG_PATH="/mmc-local.conf")
+    with pytest.raises(Refusal, match=r"meta_service_url tcp://127\.0\.0\.1:.* takes no connections"):
+        check(root, argv, MMC_LOCAL_CONFIG_PATH="/mmc-local.conf")
 
 
 def test_faults_of_the_narrower_entry_win(root: pathlib.Path) -> None:

@@ -270,16 +270,7 @@ def completions_request() -> dict[str, t.Any]:
 # What later hardware brings --------------------------------------------------------------------------------------------
 
 
-def has_a5() -> bool:
-    return "a5" in tables.hardware_names()
-
-
-def test_the_docker_run_for_950_is_compared_or_open() -> None:
-    """Until the hardware is planned, docs/differences.md says that it is not."""
-    if not has_a5():
-        assert "a5" in open_section()
-        return
-    assert "a5" not in open_section(), "it is compared now: take it out of that list"
+def test_the_docker_run_for_950() -> None:
     (theirs,) = (each for each in SEED["docker"] if each["name"] == "950")
     hardware = tables.hardware("a5")
     assert {f"/dev/{node}" for node in hardware.device_nodes} <= set(theirs["devices"])
@@ -294,11 +285,7 @@ D2RH_INVENTORY = ROOT / "inventories" / "1p1d-850e-d2rh"
 
 
 @pytest.mark.parametrize("script", SEED["d2rh"], ids=lambda script: script["name"])
-def test_the_d2rh_scripts_are_compared_or_open(script: dict[str, t.Any]) -> None:
-    if not D2RH_INVENTORY.is_dir():
-        assert "D2RH" in open_section()
-        return
-    assert "D2RH" not in open_section(), "it is compared now: take it out of that list"
+def test_the_d2rh_scripts(script: dict[str, t.Any]) -> None:
     plan = planned(inventories.collected(D2RH_INVENTORY))
     role = "prefill" if script["name"].endswith("-p") else "decode"
     (placement,) = (each for each in plan.placements if each.instance.role == role)
@@ -326,10 +313,6 @@ def test_the_d2rh_scripts_are_compared_or_open(script: dict[str, t.Any]) -> None
 
 def page() -> str:
     return DIFFERENCES.read_text(encoding="utf-8")
-
-
-def open_section() -> str:
-    return page().partition("## Not compared yet")[2]
 
 
 def anchors() -> set[str]:

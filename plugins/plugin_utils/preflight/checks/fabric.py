@@ -140,7 +140,9 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
         )
         if state == "ok" and unreadable:
             state = "unreadable"
-        if state in _CONF:
+        if state == "coming":
+            say.ok(host)
+        elif state in _CONF:
             lines = names((one_line(line, 40) for line in listing(conf.get("lines_not_understood"))), 3)
             found = lines or state
             say.error(

@@ -362,10 +362,17 @@ _MEMORY = Words(
     "结束占用内存的其他进程，或减少 {host} 上的 rank",
 )
 _POOL = Words(
-    "{host} has {found} MB of memory available, the KV pool alone takes {expected} MB (global_segment_size of every process)",
-    "lower global_segment_size in pd_kv_pool, or put fewer ranks on {host}",
-    "{host} 可用内存 {found} MB，仅 KV 池就需要 {expected} MB（各进程 global_segment_size 之和）",
-    "减小 pd_kv_pool 中的 global_segment_size，或减少 {host} 上的 rank",
+    "{host} has {found} MB of memory available, the KV pool alone takes {expected} MB: {arithmetic}",
+    "lower global_segment_size in pd_kv_pool.config, or put fewer ranks on {host}",
+    "{host} 可用内存 {found} MB，仅 KV 池就需要 {expected} MB：{arithmetic}",
+    "减小 pd_kv_pool.config 中的 global_segment_size，或减少 {host} 上的 rank",
+)
+_POOL_AND_PINNED = Words(
+    "{host} has {found} MB of memory available, the KV pool ({arithmetic}) and the KV cache that decode pins "
+    "(pd_kv_cache_gib of every worker) take {expected} MB",
+    "lower global_segment_size in pd_kv_pool.config or gpu-memory-utilization of decode, or put fewer ranks on {host}",
+    "{host} 可用内存 {found} MB，KV 池（{arithmetic}）与 decode 暂存 KV 缓存（各 worker 的 pd_kv_cache_gib 之和）共需 {expected} MB",
+    "减小 pd_kv_pool.config 中的 global_segment_size 或 decode 的 gpu-memory-utilization，或减少 {host} 上的 rank",
 )
 _PINNED = Words(
     "{host} has {found} MB of memory available, decode alone pins {expected} MB of it for its KV cache "
@@ -402,10 +409,11 @@ def memory(fleet: Fleet, say: Say) -> None:
         if running:
             # What it wants, this cluster has already.
             wanted = 0
-        if planned["pool_mb"] > available and not running:
-            say.error(_POOL, host, expected=planned["pool_mb"], found=available)
-        elif planned["pinned_mb"] > available and not running:
-            say.error(_PINNED, host, expected=planned["pinned_mb"], found=available)
+        taken = 0 if running else planned["pool_mb"] + planned["pinned_mb"]
+        if taken > available:
+            words = _POOL_AND_PINNED if planned["pool_mb"] else _PINNED
+            words = words if planned["pinned_mb"] else _POOL
+            say.error(words, host, expected=taken, found=available, arithmetic=planned["pool_arithmetic"])
         elif wanted > available:
             say.warning(_MEMORY, host, expected=wanted, found=available, workers=planned["workers"])
         elif (

@@ -254,22 +254,59 @@ class Host:
                 raise Refusal(f"{fault}: {path} is on the host's RDMA cards, but /dev/infiniband is missing")
 
     def _check_stores(self, settings: Settings) -> None:
-        """upstream: the mooncake backend of the KV pool reads its settings from the file in MOONCAKE_CONFIG_PATH."""
+        """upstream: the worker joins the KV pool when it starts, and ends when the pool's master does not answer."""
         for child in settings.kv.stores:
             extra = child.get("kv_connector_extra_config", {})
             named_store = child["kv_connector"] in ("AscendStoreConnector", "MooncakeConnectorStoreV1")
-            if not named_store or extra.get("backend", "mooncake") != "mooncake":
+            backend = extra.get("backend", "mooncake")
+            if named_store and backend == "memcache":
+                self._check_memcache()
+            if not named_store or backend != "mooncake":
                 continue
             path = self.env.get("MOONCAKE_CONFIG_PATH")
             if not path:
                 raise Refusal("ValueError: The environment variable 'MOONCAKE_CONFIG_PATH' is not set.")
             try:
                 with open(self.path(path), encoding="utf-8") as file:
-                    master = json.load(file).get("master_server_address")
+                    # upstream: the variable wins over the file
+                    master = self.env.get("MOONCAKE_MASTER") or json.load(file).get("master_server_address")
             except (OSError, ValueError) as exc:
                 raise Refusal(f"ValueError: MOONCAKE_CONFIG_PATH={path} cannot be read: {exc}") from None
             if not master:
                 raise Refusal(f"ValueError: {path} has no master_server_address")
+            if not self._answers(str(master)):
+                raise Refusal(
+                    f"RuntimeError: Initialize mooncake failed. (the pool's master at {master} takes no connections)"
+                )
+
+    def _check_memcache(self) -> None:
+        """upstream: memcache's client reads key = value lines from the file in MMC_LOCAL_CONFIG_PATH."""
+        path = self.env.get("MMC_LOCAL_CONFIG_PATH")
+        if not path:
+            raise Refusal("RuntimeError: memcache: MMC_LOCAL_CONFIG_PATH is not set")
+        try:
+            with open(self.path(path), encoding="utf-8") as file:
+                lines = [line.partition("=") for line in file if "=" in line and not line.startswith("#")]
+        except OSError as exc:
+            raise Refusal(f"RuntimeError: memcache: MMC_LOCAL_CONFIG_PATH={path} cannot be read: {exc}") from None
+        settings = {key.strip(): value.strip() for key, _, value in lines}
+        for key in ("ock.mmc.meta_service_url", "ock.mmc.local_service.config_store_url"):
+            url = settings.get(key, "")
+            if not url.startswith("tcp://") or not self._answers(url[6:]):
+                raise Refusal(f"RuntimeError: memcache: init failed: {key} {url or 'is missing'} takes no connections")
+
+    def _answers(self, endpoint: str) -> bool:
+        """Whether host:port takes connections; what is outside of a rehearsal is not asked, and taken to be there."""
+        address, _, port = endpoint.rpartition(":")
+        if not port.isdigit():
+            raise Refusal(f"ValueError: {endpoint!r} is no host:port")
+        if not self.may_talk_to(address):
+            return True
+        try:
+            socket.create_connection((address, int(port)), 3).close()
+        except (OSError, OverflowError):
+            return False
+        return True
 
 
 def _is_ipv4(text: str) -> bool:

@@ -72,7 +72,7 @@ def devices(*lists: str) -> dict[str, Any]:
         (spec(process(env={"A\n": "1"})), '"A\\n" is no name'),
         (spec(process(env={"A": 1})), "env A must be a text or null, not 1"),
         (spec(process(env={"A": "x\0"})), "env A holds a NUL byte"),
-        (spec(process(health_url="127.0.0.1:80")), "health_url must be http://host:port/path or null"),
+        (spec(process(health_url="127.0.0.1:80")), "health_url must be http://host:port/path, tcp://host:port or null"),
         (spec(process(health_url="https://h:1/x")), "health_url must be http://"),
         (spec(process(health_url="http://h/x")), "health_url must be http://"),
         (spec(process(health_url="http://h:99999/x")), "health_url must be http://"),
@@ -415,3 +415,14 @@ def test_only_libraries_that_are_there_are_preloaded(value: str, there: str, lef
     """vllm-ascend#5609: with a wrong path every command prints a loader error; an empty part is never left."""
     environ = {"LD_PRELOAD": "/own.so"} if there == "/own.so" else {}
     assert launcher.expand("LD_PRELOAD", value, environ, lambda path: path == there) == left
+
+
+def test_probe_of_a_port_without_a_page() -> None:
+    """The KV pool's master speaks its own protocol: it is ready when it takes connections."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        assert launcher.probe(url, 1) == ("loading", "connection refused")
+        server.listen()
+        assert launcher.probe(url, 1) == ("ready", "takes connections")
+    assert launcher.probe("tcp://no-such-host.invalid:1", 1)[0] == "unhealthy"

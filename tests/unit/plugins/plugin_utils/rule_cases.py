@@ -45,6 +45,283 @@ INTERLEAVE = {"cp-kv-cache-interleave-size": 128}
 ONE_DECODE_HOST = {"decode": {"hosts": [], "children": {"d-a": ["d1"]}}}
 DP_1 = {"pd_dp_size": 1, "pd_dp_size_local": 1}
 
+POOL_HOST = {"kv_pool": {"hosts": ["p1"], "children": {}}}
+
+
+def _pool(**settings: t.Any) -> dict[str, t.Any]:
+    """BASE with a pool whose master is on p1."""
+    return base(groups=POOL_HOST, all={"pd_kv_pool": {"backend": "mooncake", **settings}})
+
+
+def _pool_env(**environment: t.Any) -> dict[str, t.Any]:
+    return base(groups=POOL_HOST, all={"pd_kv_pool": {"backend": "mooncake"}, "pd_engine_env_common": environment})
+
+
+def _two_decode_on_one(pool: dict[str, t.Any]) -> dict[str, t.Any]:
+    source = one_host(host={"pd_kv_pool": pool})
+    source["groups"]["kv_pool"] = {"hosts": list(source["hosts"]), "children": {}}
+    return source
+
+
+POOL: list[Provoking | Quiet] = [
+    Provoking(
+        "pool-host",
+        "two hosts in the group",
+        base(groups={"kv_pool": {"hosts": ["p1", "p2"], "children": {}}}, all={"pd_kv_pool": {}}),
+        "kv_pool",
+        None,
+        ["p1", "p2"],
+        ("2 hosts", "p1, p2"),
+        alone=False,
+    ),
+    Provoking(
+        "pool-host",
+        "a host and no pool",
+        base(groups=POOL_HOST),
+        "p1",
+        "pd_kv_pool",
+        None,
+        ("p1", "not set"),
+        severity="warning",
+    ),
+    Provoking(
+        "port-conflict",
+        "the pool's master on the proxy's port",
+        _pool(master={"port": 1999}),
+        "p1",
+        "pd_kv_pool.master.port",
+        1999,
+        ("the proxy", "kv pool master"),
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"pd_kv_pool.{where} is {value!r}",
+            _pool(**settings),
+            "all",
+            f"pd_kv_pool.{where}",
+            value,
+            (where, repr(value), *says),
+        )
+        for where, value, settings, says in (
+            ("master", "host", {"master": "host"}, ("host:port",)),
+            ("master", "192.0.2.1:99999", {"master": "192.0.2.1:99999"}, ("host:port",)),
+            ("master", 50088, {"master": 50088}, ("host:port",)),
+            ("config", [1], {"config": [1]}, ("mapping",)),
+            ("decode", True, {"decode": True}, ("mapping",)),
+            ("master.prot", 1, {"master": {"prot": 1}}, ("did you mean port?",)),
+            ("master.args", "x", {"master": {"args": "x"}}, ("mapping",)),
+            ("master.port", "50088", {"master": {"port": "50088"}}, ("1 to 65535",)),
+            ("master.port", True, {"master": {"port": True}}, ("1 to 65535",)),
+            ("master.eviction_ratio", 2, {"master": {"eviction_ratio": 2}}, ("at most 1",)),
+            ("master.client_ttl", 0, {"master": {"client_ttl": 0}}, ("1 or more",)),
+            ("config.global_segment_size", "1 XB", {"config": {"global_segment_size": "1 XB"}}, ("GB",)),
+            (
+                "config.global_segment_sise",
+                "1GB",
+                {"config": {"global_segment_sise": "1GB"}},
+                ("did you mean global_seg",),
+            ),
+            ("config.protocol", "rdma", {"config": {"protocol": "rdma"}}, ("ascend",)),
+            ("config.preferred_segment", "yes", {"config": {"preferred_segment": "yes"}}, ("true or false",)),
+            (
+                "config.master_server_address",
+                "192.0.2.1:1",
+                {"config": {"master_server_address": "192.0.2.1:1"}},
+                ("pd_kv_pool.master",),
+            ),
+            ("config.locl", {}, {"backend": "memcache", "config": {"locl": {}}}, ("local or meta",)),
+        )
+    ),
+    *(
+        Quiet("variable-value", f"pool settings {settings}", _pool(**settings))
+        for settings in (
+            {"master": {"port": 51000, "metrics_port": 51001, "args": {"rpc_thread_num": 64}}},
+            {"config": {"global_segment_size": 4 << 30, "local_buffer_size": "512 MB", "preferred_segment": True}},
+            {"decode": {"load_async": True}, "prefill": {"discard_partial_chunks": False}},
+            {"backend": "memcache", "config": {"local": {"ock.mmc.log_level": "error"}, "meta": {}}},
+            {"backend": "memcache", "use_layerwise": True, "master": {"config_store_port": 6001}},
+        )
+    ),
+    *(
+        Provoking(
+            "pool-nesting",
+            f"{where}",
+            _pool(**settings),
+            "all",
+            f"pd_kv_pool.{where}",
+            value,
+            (where, says),
+        )
+        for where, value, settings, says in (
+            ("qos_priority", 2, {"qos_priority": 2}, "pd_qos_priority"),
+            ("ascend_local_comm_res_path", "/x", {"ascend_local_comm_res_path": "/x"}, "outer config"),
+            ("kv_load_failure_policy", "fail", {"kv_load_failure_policy": "fail"}, "outer config"),
+            ("kv_role", "kv_both", {"kv_role": "kv_both"}, "inventory group"),
+            ("prefill.tp_size", 8, {"prefill": {"tp_size": 8}}, "pd_tp_size"),
+            ("global_segment_size", "1GB", {"global_segment_size": "1GB"}, "pd_kv_pool.config"),
+            ("use_layerwise", True, {"use_layerwise": True}, "memcache"),
+        )
+    ),
+    Provoking(
+        "pool-lookup-port",
+        "one value for two instances of a host",
+        _two_decode_on_one({"backend": "mooncake", "lookup_rpc_port": 7}),
+        "h1",
+        "pd_kv_pool.lookup_rpc_port",
+        7,
+        ("lookup_rpc_port 7", "h1"),
+    ),
+    Quiet("pool-lookup-port", "one value, one instance a host", _pool(lookup_rpc_port=7)),
+    Quiet(
+        "pool-lookup-port",
+        "a value per role",
+        _two_decode_on_one({"prefill": {"lookup_rpc_port": 0}, "decode": {"lookup_rpc_port": "1"}}),
+    ),
+    Provoking(
+        "pool-hash-seed",
+        "unset for prefill",
+        base(groups=POOL_HOST, all={"pd_kv_pool": {}}, prefill={"pd_engine_env": {"PYTHONHASHSEED": None}}),
+        "p1",
+        "pd_engine_env.PYTHONHASHSEED",
+        None,
+        ("p-a", "unset"),
+        alone=False,
+    ),
+    Provoking(
+        "pool-hash-seed",
+        "random for all",
+        _pool_env(PYTHONHASHSEED="random"),
+        "p1",
+        "pd_engine_env.PYTHONHASHSEED",
+        "random",
+        ("random",),
+        alone=False,
+    ),
+    Provoking(
+        "pool-hash-seed",
+        "another one for decode",
+        base(groups=POOL_HOST, all={"pd_kv_pool": {}}, decode={"pd_engine_env": {"PYTHONHASHSEED": "1"}}),
+        "d1",
+        "pd_engine_env.PYTHONHASHSEED",
+        "1",
+        ("d-a", "p-a", "is 0"),
+        alone=False,
+    ),
+    Quiet("pool-hash-seed", "another one for all", _pool_env(PYTHONHASHSEED="42"), clean=False),
+    Provoking(
+        "pool-prefix-caching",
+        "off for prefill",
+        base(
+            groups=POOL_HOST,
+            all={"pd_kv_pool": {}},
+            prefill={"pd_engine_args": {**PREFILL_ARGS, "no-enable-prefix-caching": True}},
+        ),
+        "p1",
+        "pd_engine_args.no-enable-prefix-caching",
+        True,
+        ("p-a", "prefix caching"),
+        severity="warning",
+    ),
+    Quiet(
+        "pool-prefix-caching",
+        "off for decode",
+        base(
+            groups=POOL_HOST,
+            all={"pd_kv_pool": {}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "no-enable-prefix-caching": True}},
+        ),
+    ),
+    Provoking(
+        "pool-lease-ttl",
+        "the recipes' lease with the connector's own timeout",
+        _pool(master={"default_kv_lease_ttl": 11000}),
+        "p1",
+        "pd_kv_pool.master.default_kv_lease_ttl",
+        11000,
+        ("11000", "33064", "ASCEND_TRANSFER_TIMEOUT"),
+        alone=False,
+    ),
+    Provoking(
+        "pool-lease-ttl",
+        "equal to the timeout",
+        base(
+            groups=POOL_HOST,
+            all={
+                "pd_kv_pool": {"master": {"default_kv_lease_ttl": 11000}},
+                "pd_engine_env_common": {"ASCEND_TRANSFER_TIMEOUT": 10000, "ASCEND_CONNECT_TIMEOUT": 11000},
+            },
+        ),
+        "p1",
+        "pd_kv_pool.master.default_kv_lease_ttl",
+        11000,
+        ("11000", "ASCEND_CONNECT_TIMEOUT"),
+        alone=False,
+    ),
+    Quiet(
+        "pool-lease-ttl",
+        "the recipes' lease with their timeouts",
+        base(
+            groups=POOL_HOST,
+            all={
+                "pd_kv_pool": {"master": {"default_kv_lease_ttl": 11000}},
+                "pd_engine_env_common": {"ASCEND_TRANSFER_TIMEOUT": 10000, "ASCEND_CONNECT_TIMEOUT": 10000},
+            },
+        ),
+    ),
+    Provoking(
+        "pool-fabric-memory",
+        "no capacity given",
+        _pool_env(ASCEND_ENABLE_USE_FABRIC_MEM=1),
+        "p1",
+        "pd_engine_env.ASCEND_GLOBAL_RESOURCE_CONFIG",
+        None,
+        ("2.0 GB", "3 or more"),
+        alone=False,
+    ),
+    Provoking(
+        "pool-fabric-memory",
+        "just what is pinned",
+        _pool_env(ASCEND_ENABLE_USE_FABRIC_MEM=1, ASCEND_GLOBAL_RESOURCE_CONFIG={"fabric_memory.max_capacity": 2}),
+        "p1",
+        "pd_engine_env.ASCEND_GLOBAL_RESOURCE_CONFIG",
+        2.0,
+        ("2.0 GB",),
+        alone=False,
+    ),
+    Quiet(
+        "pool-fabric-memory",
+        "more than is pinned",
+        _pool_env(ASCEND_ENABLE_USE_FABRIC_MEM=1, ASCEND_GLOBAL_RESOURCE_CONFIG={"fabric_memory.max_capacity": "3"}),
+    ),
+    Provoking(
+        "pool-ssd",
+        "without a path",
+        _pool(config={"enable_ssd_offload": True}),
+        "all",
+        "pd_kv_pool.config.ssd_offload_path",
+        None,
+        ("absolute",),
+    ),
+    Provoking(
+        "pool-ssd",
+        "an older Mooncake",
+        base(
+            groups=POOL_HOST,
+            all={
+                "pd_vllm_ascend_version": "v0.22.1rc1",
+                "pd_kv_pool": {"config": {"enable_ssd_offload": True, "ssd_offload_path": "/ssd"}},
+            },
+        ),
+        "all",
+        "pd_kv_pool.config.enable_ssd_offload",
+        True,
+        ("0.3.9",),
+        alone=False,
+    ),
+    Quiet("pool-ssd", "with a path", _pool(config={"enable_ssd_offload": True, "ssd_offload_path": "/ssd"})),
+]
+
 GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
     Provoking(
         "role-without-hosts",
@@ -73,6 +350,7 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
         None,
         ["p1"],
         ("p1", "p-b"),
+        alone=False,
     ),
     Provoking(
         "instance-without-hosts",
@@ -102,7 +380,7 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
         ["p1", "d2"],
         ("2 hosts", "p1, d2"),
     ),
-    Quiet("proxy-host", "a decode host", base(groups={"proxy": {"hosts": ["d2"]}})),
+    Quiet("proxy-host", "a decode host", base(groups={"proxy": {"hosts": ["d2"]}}), clean=False),
     Provoking(
         "host-in-several-instances",
         "a second role without pd_instances",
@@ -367,6 +645,7 @@ ADDRESSES: list[Provoking | Quiet] = [
         "pd_node_ip",
         "192.0.2.12",
         ("p2", "x1"),
+        alone=False,
     ),
     Provoking(
         "node-ip-loopback",
@@ -1198,9 +1477,22 @@ CONNECTOR: list[Provoking | Quiet] = [
         "all",
         "pd_kv_pool",
         {"backend": "mooncake"},
-        ("master",),
+        ("master", "kv_pool"),
         severity="warning",
     ),
+    Provoking(
+        "pool-not-started",
+        "a backend that is not deployed",
+        base(groups=POOL_HOST, all={"pd_kv_pool": {"backend": "yuanrong"}}),
+        "all",
+        "pd_kv_pool",
+        {"backend": "yuanrong"},
+        ("yuanrong", "does not deploy"),
+        severity="warning",
+    ),
+    Quiet("pool-not-started", "a host for the master", base(groups=POOL_HOST, all={"pd_kv_pool": {}})),
+    Quiet("pool-not-started", "a master that runs already", base(all={"pd_kv_pool": {"master": "192.0.2.99:50088"}})),
+    Quiet("pool-not-started", "memcache's", base(groups=POOL_HOST, all={"pd_kv_pool": {"backend": "memcache"}})),
     Provoking(
         "qos-on-passive-side",
         "prefill under V1",
@@ -1247,6 +1539,19 @@ PROXY_LAUNCHER_CONTAINER: list[Provoking | Quiet] = [
             (network, "HCCL", "host"),
         )
         for network in ("bridge", "none", "Host", "my-net")
+    ),
+    Provoking(
+        "proxy-not-on-prefill",
+        "on a decode host",
+        base(groups={"proxy": {"hosts": ["d1"], "children": {}}}),
+        "d1",
+        "proxy",
+        "d1",
+        ("p1", "prefill"),
+        severity="warning",
+    ),
+    Quiet(
+        "proxy-not-on-prefill", "on the second prefill host", base(groups={"proxy": {"hosts": ["p2"], "children": {}}})
     ),
     Provoking(
         "proxy-workers",
@@ -1657,6 +1962,7 @@ OPTIONS: list[Provoking | Quiet] = [
 
 CASES: list[Provoking | Quiet] = [
     *GROUPS_AND_INSTANCES,
+    *POOL,
     *VALUES,
     *ADDRESSES,
     *RANKS_AND_CHIPS,

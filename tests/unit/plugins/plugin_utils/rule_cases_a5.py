@@ -296,16 +296,6 @@ HOST_ROCE: list[Provoking | Quiet] = [
     Quiet("endpoint-folder", "Host RoCE at the default folder", host_roce(all=folder("/etc/hixlep"))),
     Quiet("endpoint-folder", "Host RoCE at a folder given there", host_roce(all=folder("/opt/mooncake/endpoints"))),
     Provoking(
-        "endpoint-folder",
-        "in the store's settings",
-        host_roce(all={"pd_kv_pool": {"backend": "mooncake", "ascend_local_comm_res_path": "/etc/hixlep"}}),
-        "all",
-        "pd_kv_pool.ascend_local_comm_res_path",
-        "/etc/hixlep",
-        ("outer", "MultiConnector"),
-        alone=False,
-    ),
-    Provoking(
         "kv-transfer-contradiction",
         "another folder than the container's",
         host_roce(all={**folder("/etc/hixlep"), "pd_endpoint_container_dir": "/opt/mooncake/endpoints"}),
@@ -521,16 +511,6 @@ PRIORITY_AND_LIMIT: list[Provoking | Quiet] = [
     ),
     Quiet("qos-replaced", "they agree", base(all={**resources({QOS: 2}), "pd_qos_priority": 2})),
     Quiet("qos-replaced", "a connector that writes none", d2rh(all=resources({QOS: 4})), clean=False),
-    Provoking(
-        "variable-value",
-        "a priority for the store",
-        base(all={"pd_kv_pool": {"backend": "mooncake", "qos_priority": 2}}),
-        "all",
-        "pd_kv_pool.qos_priority",
-        2,
-        ("store", "pd_qos_priority"),
-        alone=False,
-    ),
     Provoking(
         "timeout-name",
         "the NIXL name on a release that does not read it",

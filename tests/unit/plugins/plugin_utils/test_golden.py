@@ -35,6 +35,7 @@ PLANS: dict[str, tuple[str, dict[str, t.Any]]] = {
     "1p1d": ("1p1d", {}),
     "1p1d-850e-d2rh": ("1p1d-850e-d2rh", {}),
     "1p1d-950-host-roce": ("1p1d-950-host-roce", {}),
+    "1p1d-kv-pool": ("1p1d-kv-pool", {}),
     "one_host": ("one_host", {}),
     "over_a_bastion": ("over_a_bastion", {}),
     "4p1d-a2": ("4p1d-a2", {}),

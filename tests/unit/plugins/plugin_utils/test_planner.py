@@ -34,7 +34,7 @@ def strict(content: bytes) -> t.Any:
 
 def test_shape() -> None:
     written = as_json(base())
-    assert set(written) == {"schema", "cluster", "instances", "placements", "hosts", "findings", "proxy"}
+    assert set(written) == {"schema", "cluster", "instances", "placements", "hosts", "findings", "kv_pool", "proxy"}
     assert written["schema"] == 1
     assert written["findings"] == []
     assert set(written["cluster"]["versions"]) == {"vllm_ascend", "cann", "mooncake", "hixl"}

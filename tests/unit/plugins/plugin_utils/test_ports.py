@@ -211,7 +211,7 @@ def test_a_wide_block_pushes_the_next_further() -> None:
         "groups": {
             "prefill": {"hosts": [], "children": {"p-a": hosts, "p-b": hosts}},
             "decode": {"hosts": ["d1"]},
-            "proxy": {"hosts": ["d1"]},
+            "proxy": {"hosts": ["x0"]},
         },
         "hosts": {
             **{host: {**common, "ansible_host": f"192.0.2.{n + 1}"} for n, host in enumerate(hosts)},

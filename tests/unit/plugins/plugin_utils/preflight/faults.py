@@ -547,7 +547,8 @@ def memory_module_lost(case: Case, host: str) -> None:
 @fault("memory", says=("1048576", "global_segment_size"))
 def pool_larger_than_memory(case: Case, host: str) -> None:
     """POOL-01: 16 processes with 64 GB each, 800 GB free."""
-    case.view["hosts"][host]["pool_mb"] = 16 * 65536
+    arithmetic = "16 workers x (64 GB global_segment_size) = 1024 GB"
+    case.view["hosts"][host].update(pool_mb=16 * 65536, pool_arithmetic=arithmetic)
     case.host(host)["memory_available_mb"] = 800 * 1024
 
 
@@ -556,6 +557,15 @@ def staging_larger_than_memory(case: Case, host: str) -> None:
     """D2RH: four decode workers with 56 GiB of KV cache each, 192 GiB free."""
     case.view["hosts"][host]["pinned_mb"] = 4 * 56 * 1024
     case.host(host)["memory_available_mb"] = 192 * 1024
+
+
+@fault("memory", says=("1277952", "global_segment_size) = 1024 GB", "pd_kv_cache_gib"))
+def pool_and_staging_larger_than_memory(case: Case, host: str) -> None:
+    """D2RH beside a pool: either of them would fit."""
+    pool_larger_than_memory(case, host)
+    staging_larger_than_memory(case, host)
+    case.host(host)["memory_available_mb"] = 1100 * 1024
+    case.host(host)["memory_total_mb"] = 1200 * 1024
 
 
 @fault("memory", "unknown")

@@ -59,6 +59,7 @@ def view(hardware: str, hosts: t.Sequence[str]) -> dict[str, t.Any]:
                 "workers": len(chips),
                 "memory_utilization": 0.9,
                 "pool_mb": 0,
+                "pool_arithmetic": "",
                 "pinned_mb": 0,
             }
             for number, host in enumerate(hosts)

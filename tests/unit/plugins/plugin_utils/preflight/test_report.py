@@ -315,17 +315,20 @@ def test_view_of_a_plan_is_plain_data() -> None:
         "workers": 16,
         "memory_utilization": 0.9,
         "pool_mb": 0,
+        "pool_arithmetic": "",
         "pinned_mb": 0,
     }
     assert view["hosts"]["door"]["nic"] is None and view["hosts"]["door"]["chips"] == []
 
 
 def test_view_tells_what_the_engine_wants() -> None:
-    pool = {"backend": "mooncake", "global_segment_size": "64GB"}
+    pool = {"backend": "mooncake", "config": {"global_segment_size": "64GB"}}
     more = {"pd_engine_args_common": {"gpu-memory-utilization": 0.8}, "pd_kv_pool": pool}
     view = preflight.plan_view(planner.plan(source(**more)))
     assert view["hosts"]["p1"]["memory_utilization"] == 0.8
-    assert view["hosts"]["p1"]["pool_mb"] == 16 * int(64e9 / 2**20)
+    assert view["hosts"]["p1"]["pool_mb"] == 16 * 65 * 1024
+    said = "16 workers x (64 GB global_segment_size + 1 GB local_buffer_size) = 1040 GB"
+    assert view["hosts"]["p1"]["pool_arithmetic"] == said
 
 
 def test_view_tells_what_decode_pins() -> None:
