@@ -70,10 +70,10 @@ test: test-unit test-integration ## Run all tests
 test-unit: setup-dev ## Run the unit tests only
 	$(PYTHON_BIN) -m pytest tests/unit -n 2 --junitxml=tests/output/unit.xml $(ARGS)
 
-# One after the other: rehearsals share this machine's loopback ports.
+# With root in several processes, each with a network of its own; else one after the other, for the loopback ports.
 .PHONY: test-integration
 test-integration: setup-dev ## Run the integration tests only
-	$(PYTHON_BIN) -m pytest tests/integration --junitxml=tests/output/integration.xml $(ARGS)
+	$(PYTHON_BIN) -m pytest tests/integration -n auto --dist loadgroup --junitxml=tests/output/integration.xml $(ARGS)
 
 .PHONY: test-benchmark
 test-benchmark: setup-dev ## Run the benchmark test, not part of .ci/run: installs AISBench with torch (4 min, up to 7 GB) into .venv/share

@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
+import socket
+import struct
+import subprocess
 import sys
 import time
 import typing as t
@@ -33,6 +38,62 @@ CONTROLLER_ACTIONS = {
     "ansible.builtin.include_tasks",
     "ansible.builtin.validate_argument_spec",
 }
+
+
+# Own networks ---------------------------------------------------------------------------------------------------------
+#
+# All rehearsals use the same ports of loopback addresses. With root each test process has a network of its own, so that
+# several run at the same time; without, the tests run one after the other.
+
+CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x40000000, 0x8914, 1
+LIBC = ctypes.CDLL(None, use_errno=True)
+# Modules whose fixtures serve several tests: those stay in one process.
+TOGETHER = ("test_installed_collection", "test_pd_flow", "test_engine", "test_groups")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    alone = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
+    return min(os.cpu_count() or 1, 4) if alone else 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        module = item.path.stem
+        if module in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(module))
+
+
+def _enter(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machines_network() -> t.Iterator[int | None]:
+    """Leave this machine's network for an empty one; yields a handle of the machine's, or None when nothing was left."""
+    if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") == "1":
+        yield None
+        return
+    handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    _enter(LIBC.unshare(CLONE_NEWNET))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        fcntl.ioctl(asked, SIOCSIFFLAGS, struct.pack("16sH", b"lo", IFF_UP))
+    yield handle
+    os.close(handle)
+
+
+@pytest.fixture
+def package_index(machines_network: int | None) -> t.Iterator[None]:
+    """For a test that fetches packages: it runs in this machine's network."""
+    if machines_network is None:
+        yield
+        return
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    _enter(LIBC.setns(machines_network, CLONE_NEWNET))
+    yield
+    _enter(LIBC.setns(own, CLONE_NEWNET))
+    os.close(own)
 
 
 @dataclasses.dataclass

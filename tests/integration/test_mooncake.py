@@ -10,6 +10,7 @@ import subprocess
 import sys
 import typing as t
 
+import pytest
 import yaml
 
 from .conftest import PROJECT
@@ -64,6 +65,7 @@ def play(folder: pathlib.Path, **variables: t.Any) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.usefixtures("package_index")
 def test_a_wheel_below_the_prefix(tmp_path: pathlib.Path) -> None:
     prefix = tmp_path / "prefix"
     first = play(tmp_path, mooncake_method="wheel", pd_mooncake_prefix=str(prefix))

@@ -107,6 +107,19 @@ def test_prefill_and_decode_on_one_host(rehearse: Make) -> None:
     assert complete(door(cluster), "qwen3")["choices"][0]["text"]
 
 
+@pytest.mark.parametrize("name", ["4p1d-a2", "over_a_bastion"])
+def test_other_shipped_inventories_serve(rehearse: Make, name: str) -> None:
+    cluster = rehearse(INVENTORIES / name)
+    result = cluster.run("site.yml")
+    assert result.rc == 0, result.stdout
+    assert complete(door(cluster), cluster.plan()["cluster"]["served_model_name"])["choices"][0]["text"]
+
+
+def test_every_shipped_inventory_is_rehearsed_by_some_test() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(__file__).parent.glob("test_*.py"))
+    assert [path.name for path in INVENTORIES.iterdir() if f'"{path.name}"' not in text] == []
+
+
 def test_staged_in_host_memory(rehearse: Make) -> None:
     """D2RH: one endpoint per side, and decode's control ports open next to nothing of kv_port's."""
     cluster = rehearse(INVENTORIES / "1p1d-850e-d2rh")
