@@ -277,6 +277,18 @@ def stale_address_in_conf(case: Case, host: str) -> None:
     case.facts[host]["npu"]["hccn_conf"]["chips"][str(CHIP)]["address"] = "11.99.99.99"
 
 
+@fault("hccn-conf", says=("gives other addresses", "0-", "172.16.0."))
+def every_address_in_conf_is_stale(case: Case, host: str) -> None:
+    """One file of other times is one verdict, not one per chip."""
+    for chip in case.chips():
+        case.facts[host]["npu"]["hccn_conf"]["chips"][str(chip)]["address"] = f"172.16.0.{chip + 1}"
+
+
+@fault("hccn-conf", says=("those of d2", "copied"))
+def conf_of_another_host(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["hccn_conf"] = {**case.facts["d2"]["npu"]["hccn_conf"]}
+
+
 @fault("hccn-conf", chip=CHIP, says=("netmask",))
 def other_netmask_in_conf(case: Case, host: str) -> None:
     case.facts[host]["npu"]["hccn_conf"]["chips"][str(CHIP)]["netmask"] = "255.255.255.0"

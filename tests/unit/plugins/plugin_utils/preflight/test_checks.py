@@ -414,6 +414,32 @@ def test_whose_processes_they_are_is_unknown_without_the_hosts_facts() -> None:
     assert said(case.judge(tags=["hardware"])) == [("chip-free", "unknown", "d1", 7)]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "total", "used", "share", "good"),
+    [
+        # What idle chips show, with what recipes ask for.
+        ("a2", 32768, 2894, 0.9, True),
+        ("a2", 32768, 3440, 0.95, True),
+        ("a3", 65536, 3443, 0.95, True),
+        ("a3", 65536, 3443, 0.97, True),
+        ("a5", 131072, 5239, 0.97, True),
+        # What nobody's idle chip shows.
+        ("a2", 32768, 4200, 0.9, False),
+        ("a3", 65536, 4200, 0.95, False),
+        ("a3", 65536, 7000, 0.9, False),
+        ("a5", 131072, 6700, 0.97, False),
+    ],
+)
+def test_dev_09_memory_of_an_idle_chip(hardware: str, total: int, used: int, share: float, good: bool) -> None:
+    """DEV-09: left-overs are found, and a driver's own use is none, however much the engine asks for."""
+    case = fleets.good(hardware)
+    case.view["hosts"]["d1"]["memory_utilization"] = share
+    for chip in case.chips():
+        case.smi("d1", chip).update(hbm_total_mb=total, hbm_used_mb=1000)
+    case.smi("d1", 5)["hbm_used_mb"] = used
+    assert said(case.judge()) == ([] if good else [("hbm-free", "error", "d1", 5)])
+
+
 def test_the_second_die_of_a_card_may_show_no_health() -> None:
     case = fleets.good("a3")
     for chip in range(1, 16, 2):
