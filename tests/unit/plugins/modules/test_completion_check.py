@@ -237,6 +237,7 @@ def test_a_model_without_chat_template(small: Deployment) -> None:
     ],
 )
 def test_answers_that_are_none(small: Deployment, fault: str, words: str) -> None:
+    """RUN-01, RUN-05, TIME-05: an empty 200, a request that never ends, a failed transfer."""
     small.fault = fault
     result = small.check(timeout=0.5 if fault == "hang" else 10)
     assert result["ok"] is False and result["rounds"] == 1
@@ -251,6 +252,7 @@ def test_a_proxy_that_is_not_there(small: Deployment) -> None:
 
 
 def test_an_endpoint_that_is_not_there_is_named(small: Deployment) -> None:
+    """RUN-01: the proxy would not tell."""
     engine = small.engines[-1]
     small.servers[4].shutdown()
     small.servers[4].server_close()
@@ -288,6 +290,7 @@ def test_a_second_round_may_reach_it(small: Deployment, monkeypatch: pytest.Monk
 
 
 def test_a_decode_endpoint_that_prefills_itself_is_named(small: Deployment) -> None:
+    """TIME-05: a good answer without the transferred cache."""
     small.engines[2].local_per_request = 301
     result = small.check()
     assert result["local_prefill"] == "found"

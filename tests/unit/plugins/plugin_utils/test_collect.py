@@ -105,6 +105,7 @@ def test_group_values_are_one_object(tmp_path: Path) -> None:
 
 
 def test_templates_are_evaluated_per_host(tmp_path: Path) -> None:
+    """ANS-01: from inventory variables alone."""
     source = collected(
         tmp_path,
         YAML,
