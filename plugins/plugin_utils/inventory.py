@@ -26,11 +26,13 @@ Source = t.Mapping[str, t.Any]
 
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b", re.IGNORECASE
+    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|/x{3,}(/|$)|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
+    r"^(eth|en[ops]?|bond)x+$|^(nic|if|interface)[-_]?name$",
+    re.IGNORECASE,
 )
 _ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 # Inside option and environment values only what nobody means literally: templates may well hold "<...>".
-_PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
+_PLACEHOLDER_INSIDE = re.compile(r"/path[-_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
 _LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
 _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 # Units of the plan's own, beside those of the instances.

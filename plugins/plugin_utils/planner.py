@@ -67,8 +67,7 @@ def _plan(source: inventory.Source) -> Plan:
         # Another generation stood in: what follows from its chips says nothing.
         layout_findings, rule_findings = [], [f for f in rule_findings if f.rule not in rules.BY_HARDWARE]
     findings += layout_findings + rule_findings
-    wrong = {(f.host, f.variable) for f in findings if f.severity == "error"}
-    findings = [f for f in findings if f.rule != "environment-overrides" or (f.host, f.variable) not in wrong]
+    findings = _without_echoes(findings)
     if "production" in source:
         findings = _with_production(findings, _plan(source["production"]).findings)
     if not cluster.hardware_known:
@@ -76,6 +75,19 @@ def _plan(source: inventory.Source) -> Plan:
     key = command.proxy_key((args, placement.processes[0].env) for placement, args in context.served)
     kv_pool = pool.master(cluster, placements)
     return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key, kv_pool)
+
+
+def _without_echoes(findings: list[Finding]) -> list[Finding]:
+    """Without warnings that only say again what an error says: of a value that was refused, or that overrides another."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    wrong = {(finding.host, finding.variable) for finding in errors}
+    refused = {(f.host, f.variable) for f in errors if f.rule in ("variable-value", "placeholder", "node-ip-v6")}
+    return [
+        finding
+        for finding in findings
+        if finding.severity == "error"
+        or (finding.host, finding.variable) not in (wrong if finding.rule == "environment-overrides" else refused)
+    ]
 
 
 def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:

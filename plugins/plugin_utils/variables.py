@@ -535,6 +535,10 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
     if bad:
         entries = f"has the entry {bad[0]}" if len(bad) == 1 else f"has the entries {', '.join(bad)}"
         raise BadValue(f"{entries}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
+    targets = [item.split(":")[1].rstrip("/") for item in value]
+    twice = next((target for target in targets if targets.count(target) > 1), None)
+    if twice is not None:
+        raise BadValue(f"mounts two folders or files at {twice}")
     return list(value), False
 
 

@@ -11,9 +11,12 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     ABSENT,
     PREFILL_ARGS,
     Source,
+    a5,
     base,
     base_at,
+    host_roce,
     one_host,
+    roce,
     speculative,
 )
 
@@ -553,4 +556,83 @@ OPTIONS: list[Provoking | Quiet] = [
     ),
 ]
 
-GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *IMAGES, *OPTIONS]
+OTHERS: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "placeholder",
+            f"{variable} is {value}",
+            base(all={variable: value}),
+            "p1",
+            variable,
+            value,
+            (value,),
+        )
+        for variable, value in (
+            ("pd_model_path", "/path-to-weight/M"),
+            ("pd_model_path", "/your/model"),
+            ("pd_model_path", "/home/xxx/models"),
+            ("pd_model_path", "/models/xxxx"),
+            ("pd_nic", "ethX"),
+            ("pd_nic", "nic_name"),
+        )
+    ),
+    *(
+        Quiet("placeholder", value, base(all={variable: value}))
+        for variable, value in (
+            ("pd_model_path", "/models/xxl-7b"),
+            ("pd_model_path", "/yourcompany/m"),
+            ("pd_model_path", "/models/x"),
+            ("pd_nic", "enx001122334455"),
+            ("pd_nic", "ens0"),
+        )
+    ),
+    Provoking(
+        "variable-value",
+        "two mounts at one place",
+        base(all={"pd_mounts": ["/a:/b", "/c:/b/:ro"]}),
+        "p1",
+        "pd_mounts",
+        ["/a:/b", "/c:/b/:ro"],
+        ("two", "/b"),
+    ),
+    Provoking(
+        "chip-not-there",
+        "which is not also one that is not mapped",
+        a5(p1={"pd_chips": [0, 8]}),
+        "p1",
+        "pd_chips",
+        [0, 8],
+        ("8", "0-7"),
+        alone=False,
+    ),
+    Provoking(
+        "variable-value",
+        "refused addresses are not also missing ones",
+        host_roce(p1={"pd_roce_addresses": ["198.51.100.1"]}),
+        "p1",
+        "pd_roce_addresses",
+        ["198.51.100.1"],
+        ("mapping",),
+    ),
+    Provoking(
+        "roce-address-twice",
+        "a copied block is one finding",
+        host_roce(d1={"pd_roce_addresses": roce("p1")}),
+        "d1",
+        "pd_roce_addresses",
+        "198.51.100.10",
+        ("chip 0 on p1", "chip 0 on d1", "7 more"),
+    ),
+    Provoking(
+        "resource-config",
+        "one level too deep",
+        _env(ASCEND_GLOBAL_RESOURCE_CONFIG={"comm_resource_config": {"protocol_desc": ["hccs:device"]}}),
+        "p1",
+        f"{COMMON}.ASCEND_GLOBAL_RESOURCE_CONFIG",
+        '{"comm_resource_config":{"protocol_desc":["hccs:device"]}}',
+        ("flat", "comm_resource_config.protocol_desc"),
+        severity="warning",
+    ),
+]
+
+GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *IMAGES, *OPTIONS, *OTHERS]
