@@ -126,6 +126,7 @@ RULES: dict[str, str] = {
     "hybrid-prefix-cache": "Prefix caching with a hybrid model",
     "hybrid-manager": "The hybrid connector without the hybrid KV cache manager",
     "block-size": "Block sizes of prefill and decode do not fit together",
+    "kv-cache-dtype": "Prefill and decode keep their KV cache in different types",
     "cp-interleave": "The context-parallel interleave is not the block size",
     "recompute-on-prefill": "The recompute scheduler on prefill",
     "expert-parallel-back-to-back": "Experts spread over hosts without a switch",

@@ -292,6 +292,34 @@ def _block_problem(context: Context, decode: Placement, p_block: int, d_block: i
     return None
 
 
+# Options that decide how an element of the KV cache is stored, with the words that leave it to the model.
+_KV_TYPES = ("kv-cache-dtype", "dtype")
+
+
+def kv_cache_types(context: Context) -> t.Iterator[Finding]:
+    """Decode reads the bytes that prefill wrote, in whatever type; nothing at run time looks at that."""
+    for name in _KV_TYPES:
+        seen: dict[str, tuple[Placement, Arguments]] = {}
+        for placement, args in [*context.of_role("prefill"), *context.of_role("decode")]:
+            value = option(args, name)
+            given = "auto" if value is None else str(value)
+            if name == "dtype" and given == "auto":
+                continue  # the model's own, which may be the one that others name
+            seen.setdefault(given, (placement, args))
+        if len(seen) < 2:
+            continue
+        (first_value, (first, _args)), (value, (other, args)) = list(seen.items())[:2]
+        yield error(
+            "kv-cache-dtype",
+            other.host,
+            _variable(args, name),
+            option(args, name),
+            f"--{name} is {first_value} in instance {first.instance.name} ({first.host}) and {value} in {other.instance.name} "
+            f"({other.host}): decode would read KV cache of another type than it has",
+            f"give all instances the same {name}, in pd_engine_args_common",
+        )
+
+
 def interleave(context: Context) -> t.Iterator[Finding]:
     """With context parallelism the interleave must equal the block size (upstream platform check)."""
     for role in ROLES:
@@ -509,6 +537,7 @@ RULES = (
     prefix_cache_hybrid,
     hybrid_manager,
     block_sizes,
+    kv_cache_types,
     interleave,
     recompute_scheduler,
     dead_keys,

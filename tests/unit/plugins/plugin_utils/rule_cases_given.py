@@ -9,6 +9,7 @@ import typing as t
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Provoking, Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
+    DECODE_ARGS,
     PREFILL_ARGS,
     Source,
     a5,
@@ -557,6 +558,47 @@ OPTIONS: list[Provoking | Quiet] = [
 ]
 
 OTHERS: list[Provoking | Quiet] = [
+    Provoking(
+        "kv-cache-dtype",
+        "of decode only",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "kv-cache-dtype": "fp8"}}),
+        "d1",
+        "pd_engine_args.kv-cache-dtype",
+        "fp8",
+        ("p-a", "d-a", "auto", "fp8"),
+    ),
+    Provoking(
+        "kv-cache-dtype",
+        "of one prefill host only",
+        base(p2={"pd_engine_args_extra": {"kv_cache_dtype": "fp8"}}),
+        "p2",
+        "pd_engine_args_extra.kv_cache_dtype",
+        "fp8",
+        ("p-a", "p-b"),
+    ),
+    Provoking(
+        "kv-cache-dtype",
+        "by the type of the model",
+        base(
+            prefill={"pd_engine_args": {**PREFILL_ARGS, "dtype": "bfloat16"}},
+            decode={"pd_engine_args": {**DECODE_ARGS, "dtype": "float16"}},
+        ),
+        "d1",
+        "pd_engine_args.dtype",
+        "float16",
+        ("bfloat16", "float16"),
+    ),
+    Quiet(
+        "kv-cache-dtype",
+        "auto, said and not said",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "kv-cache-dtype": "auto"}}),
+    ),
+    Quiet("kv-cache-dtype", "one for all", base(all={"pd_engine_args_common": {"kv-cache-dtype": "fp8"}})),
+    Quiet(
+        "kv-cache-dtype",
+        "the model's own, named once",
+        base(decode={"pd_engine_args": {**DECODE_ARGS, "dtype": "bfloat16"}}),
+    ),
     *(
         Provoking(
             "placeholder",
