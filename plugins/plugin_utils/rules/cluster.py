@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import typing as t
 
@@ -184,13 +185,18 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
                 )
 
 
+@functools.cache
+def _is_misspelt_timeout(name: str) -> bool:
+    known = tables.kv_release_timeout_every_name()
+    return name not in known and bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
+
+
 def misspelt_timeouts(context: Context) -> t.Iterator[Finding]:
     """A name that is close to one of the KV release limit's sets nothing at all."""
-    known = tables.kv_release_timeout_every_name()
     for placement in context.placements:
         env = placement.processes[0].env
         for name in env:
-            if name in known or not difflib.get_close_matches(name, known, n=1, cutoff=0.85):
+            if not _is_misspelt_timeout(name):
                 continue
             yield warning(
                 "timeout-name",

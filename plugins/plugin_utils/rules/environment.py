@@ -19,8 +19,9 @@ _ADDRESSES = ("HCCL_IF_IP", "VLLM_HOST_IP")
 
 def numbers(context: Context) -> t.Iterator[Finding]:
     """Readers of these take what is no number for their default, or end at it long after the start."""
+    facts = tables.environment_numbers()
     for placement in context.everywhere:
-        for name, fact in tables.environment_numbers().items():
+        for name, fact in facts.items():
             value = placement.processes[0].env.get(name)
             if value is None or _fits(value, fact["minimum"], fact["maximum"]):
                 continue

@@ -209,13 +209,13 @@ def roce_addresses(context: Context) -> t.Iterator[Finding]:
             if first_host != member.host:
                 words = f"{address} is the Host RoCE address of chip {first_chip} on {first_host} and of chip {chip} on {member.host}"
                 shared.setdefault(first_host, []).append(words)
-        for words in shared.values():
+        for alike in shared.values():
             yield error(
                 "roce-address-twice",
                 member.host,
                 "pd_roce_addresses",
-                words[0].split()[0],
-                words[0] + (f", and so are {len(words) - 1} more" if len(words) > 1 else ""),
+                alike[0].split()[0],
+                alike[0] + (f", and so are {len(alike) - 1} more" if len(alike) > 1 else ""),
                 "correct one of them; a copied block is the usual cause",
             )
 
