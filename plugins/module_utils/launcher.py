@@ -406,6 +406,12 @@ def find_commands(spec: Spec, environ: t.Mapping[str, str], cwd: str) -> dict[st
     return found
 
 
+def without_preload(spec: Spec, environ: t.Mapping[str, str]) -> str | None:
+    """What was to be preloaded, where nothing of it is there: some libraries abort without it, and do not say why."""
+    wanted = next((process.env[PRELOAD] for process in spec.processes if process.env.get(PRELOAD)), None)
+    return wanted if wanted is not None and expand(PRELOAD, wanted, environ) is None else None
+
+
 def check_files(spec: Spec) -> None:
     """Refuse a container that lacks a mounted file: without hccn.conf engines start, and answer wrongly."""
     for path in spec.files:
@@ -1275,6 +1281,9 @@ def _run(unit_dir: str, log_dir: str) -> int:
     os.chdir(unit_dir)
     spec = check(_read_spec(unit_dir), decode_environment(os.environb), os.getcwd(), log_dir)
     check_files(spec)
+    lost = without_preload(spec, decode_environment(os.environb))
+    if lost:
+        _say(f"{spec.unit}: nothing is preloaded, none of LD_PRELOAD={lost} is here")
     commands = find_commands(spec, decode_environment(os.environb), os.getcwd())
     lock = _take_lock(unit_dir)
     try:

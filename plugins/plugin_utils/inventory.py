@@ -599,6 +599,8 @@ class _Reader:
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]
+        if shared and name not in self.entries:
+            return  # all of its variables are missing, which has been said
         place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({some(hosts)})"
         self.error(
             "required-variable",

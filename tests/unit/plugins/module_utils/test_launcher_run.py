@@ -373,6 +373,22 @@ def test_fab_01_a_container_without_its_mounted_files(unit: Unit, tmp_path: Path
     assert "files of the container must be a list" in refusal(unit)
 
 
+def test_img_03_nothing_to_preload_is_said(unit: Unit, tmp_path: Path) -> None:
+    """IMG-03: the variable is not set then, and the launcher's log tells why; one library that is there is enough."""
+    for there in (False, True):
+        process = sh("rank0", 'echo "preload=${LD_PRELOAD-unset}"')
+        library = tmp_path / "libjemalloc.so.2"
+        if there:
+            library.touch()
+        process["env"] = {"LD_PRELOAD": f"/nowhere/libjemalloc.so.2:{library}:$LD_PRELOAD"}
+        unit.write(process)
+        started = unit.launch({"LD_PRELOAD": ""})
+        _, errors = started.communicate(timeout=10)
+        assert ("nothing is preloaded" in errors) is not there
+        said = "".join(path.read_text() for path in unit.logs.glob("rank0*"))
+        assert "preload=unset" in said or there
+
+
 def test_a_second_launcher_is_refused_and_harms_nothing(unit: Unit) -> None:
     process = unit.start(sh("rank0", FOREVER))
     before = (unit.dir / "state.json").read_text()
