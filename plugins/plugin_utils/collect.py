@@ -40,7 +40,9 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     broken: list[dict[str, str]] = []
     misread: list[dict[str, t.Any]] = []
     hosts = {host: _variables(hostvars, host, known, broken, misread) for host in wanted}
-    return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread}
+    known_groups = {"all", "ungrouped", *groups, *(child for group in groups.values() for child in group["children"])}
+    others = [name for name in map(str, inventory.groups) if name not in known_groups]
+    return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread, "other_groups": others}
 
 
 def _group(group: t.Any) -> dict[str, t.Any]:

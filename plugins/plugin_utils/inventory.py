@@ -158,7 +158,8 @@ class _Reader:
                 None,
                 None,
                 f"group {role} has no hosts, so there would be nobody to {'answer prompts' if role == 'prefill' else role}",
-                f"add hosts to group {role}, or child groups with hosts: one child group per instance",
+                self._meant_group(role)
+                + f"add hosts to group {role}, or child groups with hosts: one child group per instance",
             )
             return []
         if direct and children:
@@ -186,6 +187,12 @@ class _Reader:
         if role == "prefill":
             return [(f"prefill-{host}", role, [host]) for host in direct]
         return [("decode", role, direct)]
+
+    def _meant_group(self, role: Role) -> str:
+        """A group of the inventory that is called almost as the role is."""
+        others = {name.lower(): name for name in self.source.get("other_groups", ())}
+        near = difflib.get_close_matches(role, others, n=1, cutoff=0.7)
+        return f"did you mean to call group {others[near[0]]} {role}? Else " if near else ""
 
     def _check_name(self, name: str, role: Role) -> None:
         if not _INSTANCE_NAME.match(name) or name in _TAKEN_NAMES:
@@ -276,7 +283,7 @@ class _Reader:
                 found["variable"],
                 value,
                 f"{found['variable']} is written {written}, which YAML reads in base {base}: {value}",
-                "write the number without leading zeros" if base == 8 else "write the number without colons",
+                f"write the number without {'leading zeros' if base == 8 else 'colons'}, or put it in quotes where text is meant",
             )
 
     def _unknown_variables(self) -> None:

@@ -128,6 +128,13 @@ def test_a_template_that_fails_names_host_and_variable(tmp_path: Path) -> None:
     assert "nowhere" in broken[0]["message"]
 
 
+@pytest.mark.parametrize("name", ["Prefill", "prefills", "prefiller", "pre_fill"])
+def test_a_role_group_of_another_name(tmp_path: Path, name: str) -> None:
+    source = collected(tmp_path, YAML.replace("    prefill:", f"    {name}:"))
+    (finding,) = (found for found in planned(source).errors if found.rule == "role-without-hosts")
+    assert f"did you mean to call group {name} prefill?" in finding.fix
+
+
 NUMBERS = """
 pd_proxy_port: 20:00
 pd_dp_rank_start: 016  # of a host
@@ -217,6 +224,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         "hosts": {},
         "broken": [],
         "misread": [],
+        "other_groups": [],
     }
 
 
