@@ -20,6 +20,7 @@ import subprocess
 import time
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import units
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 
@@ -220,6 +221,18 @@ class Tools:
             return run(argv, self.environ, limit)
         finally:
             self.seconds += time.monotonic() - started
+
+
+def faults(params: t.Mapping[str, t.Any]) -> list[str]:
+    """What is wrong with a module's options about the tools."""
+    return ["timeout and budget must be more than 0 seconds"] if min(params["timeout"], params["budget"]) <= 0 else []
+
+
+def tools_of(params: t.Mapping[str, t.Any]) -> Tools:
+    """The tools as a module's options want them used."""
+    environment = params["environment"]
+    environ = units.launch_environment(environment)
+    return Tools(params["root"], environ, "PATH" in environment, params["timeout"], params["budget"])
 
 
 def run(argv: t.Sequence[str], environ: t.Mapping[str, str], timeout: float) -> Call:
