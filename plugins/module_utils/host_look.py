@@ -56,6 +56,7 @@ OPTIONS: t.Mapping[str, t.Any] = {
     "disks": {"type": "list", "elements": "str", "default": []},
 }
 """Of module host_check."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
 
 FAULTS = (units.UnitError, kernel.KernelError, OSError)
 """What answer() raises, each with a message that can be read alone."""

@@ -50,6 +50,7 @@ OPTIONS: t.Mapping[str, t.Any] = {
     "budget": {"type": "float", "default": 300},
 }
 """Of module npu_facts."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
 
 FAULTS = (units.UnitError,)
 """What answer() raises, each with a message that can be read alone."""
