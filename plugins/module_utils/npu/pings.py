@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, tool
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, Tools
@@ -38,7 +38,7 @@ OPTIONS: t.Mapping[str, t.Any] = {
 """Of module hccn_ping."""
 REQUIRED_IF: t.Sequence[t.Any] = ()
 
-FAULTS = (units.UnitError,)
+FAULTS = (sites.UnitError,)
 """What answer() raises, each with a message that can be read alone."""
 
 
@@ -64,7 +64,7 @@ def answer(params: t.Mapping[str, t.Any]) -> Result:
     wanted = [Ping(entry["chip"], entry["target"], entry["mode"]) for entry in params["pings"]]
     found = faults(wanted, params["count"], params["interval"]) + tool.faults(params)
     if found:
-        raise units.UnitError("; ".join(found))
+        raise sites.UnitError("; ".join(found))
     return send(tool.tools_of(params), wanted, params["count"], params["interval"])
 
 

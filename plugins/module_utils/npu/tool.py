@@ -20,7 +20,7 @@ import subprocess
 import time
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 
@@ -231,7 +231,7 @@ def faults(params: t.Mapping[str, t.Any]) -> list[str]:
 def tools_of(params: t.Mapping[str, t.Any]) -> Tools:
     """The tools as a module's options want them used."""
     environment = params["environment"]
-    environ = units.launch_environment(environment)
+    environ = sites.launch_environment(environment)
     return Tools(params["root"], environ, "PATH" in environment, params["timeout"], params["budget"])
 
 
