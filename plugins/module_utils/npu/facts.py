@@ -7,10 +7,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import threading
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs, units
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, hccn_conf, npu_smi, versions
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import (
+    answers,
+    hccn,
+    hccn_conf,
+    npu_smi,
+    tool,
+    versions,
+)
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, NPU_SMI, Tools
 
@@ -24,8 +32,31 @@ QUERIES: t.Mapping[str, tuple[str, ...]] = {
 MORE_QUERIES: t.Mapping[str, tuple[str, ...]] = {"a2": (), "a3": (), "a5": ("netdetect", "gateway", "ip", "vnic")}
 """What can be asked besides: A5's default fabric needs no addresses."""
 
+NPU_SMI_QUERIES = ("spod",)
+
 A5_FILES = ("/lib/route.conf", "/etc/hccl_rootinfo.json", "/etc/hixlep")
 """What one or the other fabric of A5 needs; which one does is for the controller to say."""
+
+OPTIONS: t.Mapping[str, t.Any] = {
+    "hardware": {"type": "str", "choices": ["a2", "a3", "a5"], "required": True},
+    "chips": {"type": "list", "elements": "int"},
+    "queries": {
+        "type": "list",
+        "elements": "str",
+        "choices": sorted({query for asked in (QUERIES, MORE_QUERIES) for each in asked.values() for query in each}),
+    },
+    "cluster": {"type": "str", "default": ""},
+    "base_dir": {"type": "str", "default": "/opt/pd_serving"},
+    "root": {"type": "str", "default": ""},
+    "environment": {"type": "dict", "default": {}},
+    "timeout": {"type": "float", "default": 10},
+    "budget": {"type": "float", "default": 300},
+}
+"""Of module npu_facts."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
+
+FAULTS = (units.UnitError,)
+"""What answer() raises, each with a message that can be read alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +73,29 @@ class Wanted:
 def allowed_queries(hardware: str) -> tuple[str, ...]:
     """Everything that can be asked of a chip of this generation."""
     return QUERIES[hardware] + MORE_QUERIES[hardware]
+
+
+def answer(params: t.Mapping[str, t.Any]) -> Result:
+    """The answer of module npu_facts to these options."""
+    hardware, chips, queries = params["hardware"], params["chips"], params["queries"]
+    wrong = [str(chip) for chip in chips or [] if not 0 <= chip <= 999]
+    if wrong:
+        raise units.UnitError(f"chips must be physical ids from 0 on, not {', '.join(wrong)}")
+    foreign = sorted(set(queries or []) - set(allowed_queries(hardware)))
+    if foreign:
+        allowed = ", ".join(allowed_queries(hardware))
+        raise units.UnitError(f"queries: {', '.join(foreign)} cannot be asked of {hardware}, only {allowed}")
+    faults = tool.faults(params)
+    if faults:
+        raise units.UnitError("; ".join(faults))
+    wanted = Wanted(
+        hardware,
+        chips,
+        QUERIES[hardware] if queries is None else list(dict.fromkeys(queries)),
+        params["cluster"],
+        params["base_dir"],
+    )
+    return gather(tool.tools_of(params), wanted)
 
 
 def find_chips(root: str) -> list[int]:
@@ -62,10 +116,8 @@ def gather(tools: Tools, wanted: Wanted) -> Result:
     info = tools.ask(NPU_SMI, ["info"]).read(npu_smi.parse_info)
     mapping = tools.ask(NPU_SMI, ["info", "-m"]).read(npu_smi.parse_mapping)
     places = npu_smi.places(info, mapping)
-    chips = {}
-    for chip in asked:
-        asker = _Asker(tools, wanted.hardware, chip, places.get(chip), mapping, info)
-        chips[str(chip)] = {query: asker.ask(query) for query in wanted.queries}
+    askers = [_Asker(tools, wanted.hardware, chip, places.get(chip), mapping, info) for chip in asked]
+    told = _ask_all(askers, wanted.queries)
     return {
         "hardware": wanted.hardware,
         "found": found,
@@ -75,8 +127,24 @@ def gather(tools: Tools, wanted: Wanted) -> Result:
         "mapping": mapping,
         "driver": versions.gather(lambda path: units.under(root, path)),
         "files": {path: _kind(units.under(root, path)) for path in (A5_FILES if wanted.hardware == "a5" else ())},
-        "chips": chips,
+        "chips": {str(asker.chip): {query: told[asker.chip, query] for query in wanted.queries} for asker in askers},
     }
+
+
+def _ask_all(askers: t.Sequence[_Asker], queries: t.Sequence[str]) -> dict[tuple[int, str], Result]:
+    """Ask every chip everything: npu-smi in a thread of its own, since only hccn_tool must never run twice at once."""
+    told: dict[tuple[int, str], Result] = {}
+
+    def ask(some: t.Sequence[str]) -> None:
+        for asker in askers:
+            for query in some:
+                told[asker.chip, query] = asker.ask(query)
+
+    beside = threading.Thread(target=ask, args=([query for query in queries if query in NPU_SMI_QUERIES],))
+    beside.start()
+    ask([query for query in queries if query not in NPU_SMI_QUERIES])
+    beside.join()
+    return told
 
 
 def _table(info: Result, places: t.Mapping[int, tuple[int, int]], is_own: t.Callable[[int], bool] | None) -> Result:

@@ -17,9 +17,11 @@ import re
 import selectors
 import signal
 import subprocess
+import threading
 import time
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 
@@ -102,6 +104,8 @@ class Tools:
         self.busy_retries = 0
         self.seconds = 0.0
         self.paths = {name: find(name, self.root, environ.get("PATH", ""), path_first) for name in PLACES}
+        # Two threads may ask, each another tool.
+        self._counting = threading.Lock()
         self._states: dict[str, list[tuple[str, str]]] = {name: [] for name in PLACES}
         self._hangs: dict[int, int] = {}
 
@@ -114,7 +118,8 @@ class Tools:
             raise NotAllowed(f"{name} {line} is none of the queries that are allowed")
         call = self._ask(name, words, chip)
         if chip is not None and call.state == answers.TIMEOUT and not call.spent:
-            self._hangs[chip] = self._hangs.get(chip, 0) + 1
+            with self._counting:
+                self._hangs[chip] = self._hangs.get(chip, 0) + 1
         said = call.state if call.state != answers.OK else answers.fault_of(answers.listen(call.text).lines)
         self._states[name].append((said or answers.OK, call.text))
         return call
@@ -167,7 +172,8 @@ class Tools:
             busy = call.state == answers.OK and answers.fault_of(answers.listen(call.text).lines) == answers.BUSY
             if not busy or attempt == BUSY_TRIES - 1:
                 break
-            self.busy_retries += 1
+            with self._counting:
+                self.busy_retries += 1
             time.sleep(max(0.0, min(pause, self.left)))
             pause *= 2
         return call
@@ -215,11 +221,24 @@ class Tools:
     def _run(self, argv: t.Sequence[str]) -> Call:
         started = time.monotonic()
         limit = min(self.timeout, max(0.0, self.deadline - started))
-        self.count += 1
         try:
             return run(argv, self.environ, limit)
         finally:
-            self.seconds += time.monotonic() - started
+            with self._counting:
+                self.count += 1
+                self.seconds += time.monotonic() - started
+
+
+def faults(params: t.Mapping[str, t.Any]) -> list[str]:
+    """What is wrong with a module's options about the tools."""
+    return ["timeout and budget must be more than 0 seconds"] if min(params["timeout"], params["budget"]) <= 0 else []
+
+
+def tools_of(params: t.Mapping[str, t.Any]) -> Tools:
+    """The tools as a module's options want them used."""
+    environment = params["environment"]
+    environ = sites.launch_environment(environment)
+    return Tools(params["root"], environ, "PATH" in environment, params["timeout"], params["budget"])
 
 
 def run(argv: t.Sequence[str], environ: t.Mapping[str, str], timeout: float) -> Call:
