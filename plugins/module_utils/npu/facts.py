@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import threading
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs, units
@@ -31,8 +30,6 @@ QUERIES: t.Mapping[str, tuple[str, ...]] = {
 
 MORE_QUERIES: t.Mapping[str, tuple[str, ...]] = {"a2": (), "a3": (), "a5": ("netdetect", "gateway", "ip", "vnic")}
 """What can be asked besides: A5's default fabric needs no addresses."""
-
-NPU_SMI_QUERIES = ("spod",)
 
 A5_FILES = ("/lib/route.conf", "/etc/hccl_rootinfo.json", "/etc/hixlep")
 """What one or the other fabric of A5 needs; which one does is for the controller to say."""
@@ -116,8 +113,10 @@ def gather(tools: Tools, wanted: Wanted) -> Result:
     info = tools.ask(NPU_SMI, ["info"]).read(npu_smi.parse_info)
     mapping = tools.ask(NPU_SMI, ["info", "-m"]).read(npu_smi.parse_mapping)
     places = npu_smi.places(info, mapping)
-    askers = [_Asker(tools, wanted.hardware, chip, places.get(chip), mapping, info) for chip in asked]
-    told = _ask_all(askers, wanted.queries)
+    chips = {}
+    for chip in asked:
+        asker = _Asker(tools, wanted.hardware, chip, places.get(chip), mapping, info)
+        chips[str(chip)] = {query: asker.ask(query) for query in wanted.queries}
     return {
         "hardware": wanted.hardware,
         "found": found,
@@ -127,24 +126,8 @@ def gather(tools: Tools, wanted: Wanted) -> Result:
         "mapping": mapping,
         "driver": versions.gather(lambda path: units.under(root, path)),
         "files": {path: _kind(units.under(root, path)) for path in (A5_FILES if wanted.hardware == "a5" else ())},
-        "chips": {str(asker.chip): {query: told[asker.chip, query] for query in wanted.queries} for asker in askers},
+        "chips": chips,
     }
-
-
-def _ask_all(askers: t.Sequence[_Asker], queries: t.Sequence[str]) -> dict[tuple[int, str], Result]:
-    """Ask every chip everything: npu-smi in a thread of its own, since only hccn_tool must never run twice at once."""
-    told: dict[tuple[int, str], Result] = {}
-
-    def ask(some: t.Sequence[str]) -> None:
-        for asker in askers:
-            for query in some:
-                told[asker.chip, query] = asker.ask(query)
-
-    beside = threading.Thread(target=ask, args=([query for query in queries if query in NPU_SMI_QUERIES],))
-    beside.start()
-    ask([query for query in queries if query not in NPU_SMI_QUERIES])
-    beside.join()
-    return told
 
 
 def _table(info: Result, places: t.Mapping[int, tuple[int, int]], is_own: t.Callable[[int], bool] | None) -> Result:

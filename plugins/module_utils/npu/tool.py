@@ -17,7 +17,6 @@ import re
 import selectors
 import signal
 import subprocess
-import threading
 import time
 import typing as t
 
@@ -104,8 +103,6 @@ class Tools:
         self.busy_retries = 0
         self.seconds = 0.0
         self.paths = {name: find(name, self.root, environ.get("PATH", ""), path_first) for name in PLACES}
-        # Two threads may ask, each another tool.
-        self._counting = threading.Lock()
         self._states: dict[str, list[tuple[str, str]]] = {name: [] for name in PLACES}
         self._hangs: dict[int, int] = {}
 
@@ -118,8 +115,7 @@ class Tools:
             raise NotAllowed(f"{name} {line} is none of the queries that are allowed")
         call = self._ask(name, words, chip)
         if chip is not None and call.state == answers.TIMEOUT and not call.spent:
-            with self._counting:
-                self._hangs[chip] = self._hangs.get(chip, 0) + 1
+            self._hangs[chip] = self._hangs.get(chip, 0) + 1
         said = call.state if call.state != answers.OK else answers.fault_of(answers.listen(call.text).lines)
         self._states[name].append((said or answers.OK, call.text))
         return call
@@ -172,8 +168,7 @@ class Tools:
             busy = call.state == answers.OK and answers.fault_of(answers.listen(call.text).lines) == answers.BUSY
             if not busy or attempt == BUSY_TRIES - 1:
                 break
-            with self._counting:
-                self.busy_retries += 1
+            self.busy_retries += 1
             time.sleep(max(0.0, min(pause, self.left)))
             pause *= 2
         return call
@@ -221,12 +216,11 @@ class Tools:
     def _run(self, argv: t.Sequence[str]) -> Call:
         started = time.monotonic()
         limit = min(self.timeout, max(0.0, self.deadline - started))
+        self.count += 1
         try:
             return run(argv, self.environ, limit)
         finally:
-            with self._counting:
-                self.count += 1
-                self.seconds += time.monotonic() - started
+            self.seconds += time.monotonic() - started
 
 
 def faults(params: t.Mapping[str, t.Any]) -> list[str]:
