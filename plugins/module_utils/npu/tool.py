@@ -293,6 +293,11 @@ def _collect(descriptor: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    # One that has closed its output is about to end; wait() looks for that a millisecond later at the earliest.
+    for _look in range(20):
+        if process.poll() is not None:
+            return True
+        time.sleep(0.00005)
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
