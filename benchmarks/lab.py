@@ -4,7 +4,7 @@
 
 1. A run that changes nothing against a playbook that executes as many `ansible.builtin.ping` on the same hosts. The
    simulated engines answer at once there: what is measured is this product, not a model.
-2. A first start with simulated load times, from the begin of the play Prefill to the end of the play Gate.
+2. A first start with simulated load times, from the begin of the play Engines to the end of the play Gate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def loading(cluster: Cluster, hosts: dict[str, t.Any]) -> None:
         hosts["all"]["children"][role]["vars"]["pd_engine_env"] = {"SIM_STARTUP": str(seconds)}
     cluster.write(hosts)
     run = cluster.site()
-    gate = play_began(run, "Proxy") - play_began(run, "Prefill")
+    gate = play_began(run, "Proxy") - play_began(run, "Engines")
     listed_roles = ", ".join(f"{role} {seconds} s" for role, seconds in LOADING.items())
     print(f"site.yml, loading {listed_roles}: gate to gate {gate:.1f} s, whole run {run.seconds:.1f} s")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Call one gathering module on the host and keep its answer in the run's private folder."""
+"""Ask the host in one call and keep its answers in the run's private folder."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store
 
-MODULES = {
-    "npu": "ascend.pd_serving.npu_facts",
-    "host": "ascend.pd_serving.host_check",
-    "listen": "ascend.pd_serving.port_probe",
-    "pings": "ascend.pd_serving.hccn_ping",
-    "probes": "ascend.pd_serving.port_probe",
-    "done": "ascend.pd_serving.port_probe",
-}
+MODULE = "ascend.pd_serving.preflight_gather"
 # What later tasks of the host ask for; everything else stays out of Ansible's variables.
-_KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "docker", "prepare")
+_KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception")
+_KEPT_OF_HOST = ("docker", "prepare")
 
 Answer = dict[str, t.Any]
 
@@ -36,31 +30,40 @@ class ActionModule(ActionBase):
         result["changed"] = False
         _spec, options = self.validate_argument_spec(
             {
-                "parts": {"type": "list", "elements": "str", "choices": list(MODULES), "required": True},
+                "parts": {"type": "list", "elements": "str", "choices": store.SCHEDULED, "required": True},
                 "arguments": {"type": "dict", "default": {}},
             }
         )
         variables = task_vars or {}
         host = variables["inventory_hostname"]
         kept = store.Store(constants.DEFAULT_LOCAL_TMP)
-        made = 0
-        for part in options["parts"]:
-            wanted = kept.wanted(part, host)
-            if wanted is None and part in store.SCHEDULED:
-                continue
-            made += 1
-            arguments = {**(options["arguments"].get(part) or {}), **(wanted or {})}
-            before = time.time()
-            told = self._execute_module(
-                module_name=MODULES[part],
-                module_args={name: value for name, value in arguments.items() if value is not None},
-                task_vars=variables,
-            )
-            result.update({key: told[key] for key in _KEPT if key in told})
-            if told.get("failed") or told.get("unreachable"):
-                return result
-            if part != "done":
-                kept.write(part, host, store.answer(part, told, before, time.time()))
-        if not made:
+        wanted = {part: kept.wanted(part, host) for part in options["parts"]}
+        arguments = {
+            part: {**(options["arguments"].get(part) or {}), **chosen}
+            for part, chosen in wanted.items()
+            if chosen is not None
+        }
+        if not arguments:
             result.update(skipped=True, skip_reason="nothing was chosen for this host")
+            return result
+        before = time.time()
+        told = self._execute_module(
+            module_name=MODULE,
+            module_args={
+                "parts": list(arguments),
+                "arguments": {
+                    part: {name: value for name, value in given.items() if value is not None}
+                    for part, given in arguments.items()
+                },
+            },
+            task_vars=variables,
+        )
+        after = time.time()
+        for part, answer in told.get("answers", {}).items():
+            if part != "done":
+                begin, end = told["spans"][part]
+                kept.write(part, host, store.answer(part, answer, before + begin, after - told["elapsed"] + end))
+        result.update({key: told[key] for key in _KEPT if key in told})
+        about = told.get("answers", {}).get("host", {})
+        result.update({key: about[key] for key in _KEPT_OF_HOST if key in about})
         return result

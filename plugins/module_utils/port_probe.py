@@ -37,6 +37,27 @@ TIMEOUT_LIMIT = 60.0
 CONCURRENCY_LIMIT = 512
 """A process may open 1024 files where nobody has changed that."""
 
+_ENDPOINT: dict[str, t.Any] = {"address": {"type": "str", "required": True}, "port": {"type": "int", "required": True}}
+OPTIONS: t.Mapping[str, t.Any] = {
+    "state": {"type": "str", "choices": ["listen", "probe", "done"], "required": True},
+    "cluster": {"type": "str"},
+    "root": {"type": "str", "default": ""},
+    "run": {"type": "str", "default": ""},
+    "endpoints": {"type": "list", "elements": "dict", "default": [], "options": _ENDPOINT},
+    "lifetime": {"type": "int", "default": 120},
+    "probes": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {"to": {"type": "str", "required": True}, **_ENDPOINT},
+    },
+    "timeout": {"type": "float", "default": 3.0},
+    "concurrency": {"type": "int", "default": 128},
+    "budget": {"type": "float", "default": 60.0},
+}
+"""Of module port_probe."""
+REQUIRED_IF = [("state", "listen", ("cluster",)), ("state", "done", ("cluster",))]
+
 BACKLOG = 1024
 CONTROL_PATIENCE = 2.0
 START_PATIENCE = 10.0
@@ -64,6 +85,10 @@ class ProbeError(Exception):
     """What was asked for makes no sense; the message can be read alone."""
 
 
+FAULTS = (ProbeError, OSError)
+"""What answer() raises, each with a message that can be read alone."""
+
+
 class Endpoint(t.NamedTuple):
     """A TCP port on an address."""
 
@@ -80,6 +105,28 @@ class Target(t.NamedTuple):
     to: str
     address: str
     port: int
+
+
+def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What comes of these options: the answer of module port_probe."""
+    if params["state"] == "done":
+        return {"ended": done(params["cluster"], params["root"], params["run"])}
+    if params["state"] == "probe":
+        endpoints = check(params["probes"], "probes", PROBE_LIMIT)
+        check_range("timeout", params["timeout"], 0.1, TIMEOUT_LIMIT)
+        check_range("concurrency", params["concurrency"], 1, CONCURRENCY_LIMIT)
+        check_range("budget", params["budget"], 0.1, LIFETIME_LIMIT)
+        targets = [Target(entry["to"], *endpoint) for entry, endpoint in zip(params["probes"], endpoints)]
+        return {"probes": probe(targets, params["timeout"], params["concurrency"], params["budget"])}
+    endpoints = check(params["endpoints"], "endpoints", ENDPOINT_LIMIT)
+    check_range("lifetime", params["lifetime"], 1, LIFETIME_LIMIT)
+    found = listen(params["cluster"], params["root"], params["run"], endpoints, params["lifetime"])
+    return {
+        "bound": [endpoint._asdict() for endpoint in found.bound],
+        "live": [endpoint._asdict() for endpoint in found.live],
+        # Not "failed": of that name Ansible makes a failed task.
+        "not_bound": [{**endpoint._asdict(), "why": why} for endpoint, why in found.failed],
+    }
 
 
 def check(entries: t.Iterable[t.Mapping[str, t.Any]], what: str, limit: int) -> list[Endpoint]:

@@ -16,7 +16,7 @@ import os
 import time
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 
 LOCK_FILE = "run.lock"
 
@@ -70,13 +70,13 @@ class Outcome:
         return self.action == "refused"
 
 
-def lock_path(site: units.Site) -> str:
+def lock_path(site: sites.Site) -> str:
     """The lock file of a cluster."""
     return os.path.join(site.folder, LOCK_FILE)
 
 
 def take(
-    site: units.Site, wanted: Holder, max_age: float, force: bool = False, dead: str = "", write: bool = True
+    site: sites.Site, wanted: Holder, max_age: float, force: bool = False, dead: str = "", write: bool = True
 ) -> Outcome:
     """Take the lock for a run, unless another run has it that may still go on.
 
@@ -84,7 +84,7 @@ def take(
     """
     if not write:
         return _decide(read(site), wanted, max_age, force, dead)
-    units.make_private_folder(site.folder, units.under(site.root, site.base_dir))
+    sites.make_private_folder(site.folder, sites.under(site.root, site.base_dir))
     with _alone_in(site.folder):
         outcome = _decide(read(site), wanted, max_age, force, dead)
         if outcome.action == "renewed":
@@ -110,7 +110,7 @@ def _decide(holder: Holder | None, wanted: Holder, max_age: float, force: bool, 
     return Outcome("refused", holder)
 
 
-def release(site: units.Site, run_id: str, now: float, write: bool = True) -> Outcome:
+def release(site: sites.Site, run_id: str, now: float, write: bool = True) -> Outcome:
     """Give the lock back. One that another run has taken over in the meantime is that run's, and stays."""
     if not os.path.isdir(site.folder):
         return Outcome("absent", None)
@@ -126,7 +126,7 @@ def release(site: units.Site, run_id: str, now: float, write: bool = True) -> Ou
         return Outcome("released", None)
 
 
-def read(site: units.Site) -> Holder | None:
+def read(site: sites.Site) -> Holder | None:
     """The run that has the lock. A file that says nothing useful is still somebody's."""
     try:
         with open(lock_path(site), encoding="utf-8", errors="replace") as stream:
@@ -150,7 +150,7 @@ def read(site: units.Site) -> Holder | None:
     )
 
 
-def refusal(site: units.Site, holder: Holder, now: float, max_age: float) -> str:
+def refusal(site: sites.Site, holder: Holder, now: float, max_age: float) -> str:
     """The one message that the second of two operators reads."""
     left = max(0.0, max_age - holder.age(now))
     return (
@@ -162,7 +162,7 @@ def refusal(site: units.Site, holder: Holder, now: float, max_age: float) -> str
 
 def _write(path: str, wanted: Holder) -> None:
     content = {"owner": wanted.owner, "run_id": wanted.run_id, "since": wanted.since, "verb": wanted.verb}
-    launcher.write_atomically(path, (json.dumps(content, indent=1) + "\n").encode("ascii"))
+    sites.write_atomically(path, (json.dumps(content, indent=1) + "\n").encode("ascii"))
 
 
 @contextlib.contextmanager

@@ -23,6 +23,17 @@ import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, procfs
 
+# Names of this module as well: most of what speaks of units speaks of sites.
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import LOG_OPTIONS as LOG_OPTIONS
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import SITE_OPTIONS as SITE_OPTIONS
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import Site as Site
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import UnitError as UnitError
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import check_name as check_name
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import launch_environment as launch_environment
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import make_private_folder as make_private_folder
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import site_of as site_of
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import under as under
+
 LAUNCHER_FILE = "launcher.py"
 LAUNCHER_LOG = "launcher.log"
 OWN_FILES = frozenset(
@@ -46,83 +57,7 @@ IN_CONTAINER = "it runs in a container, which has to be stopped first"
 
 State = t.Dict[str, t.Any]
 
-_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]+\Z")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-
-
-class UnitError(Exception):
-    """Something about a unit that the user has to know; the message is one that can be read alone."""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where units live
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """The folders of one cluster on this host; *root* is put before every path of the host."""
-
-    cluster: str
-    root: str = ""
-    base_dir: str = "/opt/pd_serving"
-    log_dir: str = "/var/log/pd_serving"
-
-    def __post_init__(self) -> None:
-        check_name(self.cluster, "cluster")
-
-    @property
-    def folder(self) -> str:
-        """The folder of the cluster, with one folder per unit in it."""
-        return os.path.join(under(self.root, self.base_dir), self.cluster)
-
-    def unit_dir(self, unit: str) -> str:
-        """The folder of one unit."""
-        return os.path.join(self.folder, check_name(unit, "unit"))
-
-    def unit_logs(self, unit: str) -> str:
-        """The folder with one log per process of a unit."""
-        return os.path.join(under(self.root, self.log_dir), self.cluster, check_name(unit, "unit"))
-
-    def found(self) -> list[str]:
-        """Names of the units that are on this host, in order."""
-        try:
-            entries = os.listdir(self.folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(
-            entry
-            for entry in entries
-            if _NAME.match(entry) and os.path.isfile(os.path.join(self.folder, entry, launcher.SPEC_FILE))
-        )
-
-
-SITE_OPTIONS = {
-    "cluster": {"type": "str", "required": True},
-    "root": {"type": "str", "default": ""},
-    "base_dir": {"type": "str", "default": Site.base_dir},
-}
-"""Options of every module that looks at a cluster's units (documentation fragment ascend.pd_serving.site)."""
-
-LOG_OPTIONS = {"log_dir": {"type": "str", "default": Site.log_dir}}
-"""Options of those that look at logs as well (documentation fragment ascend.pd_serving.site.logs)."""
-
-
-def site_of(params: t.Mapping[str, t.Any]) -> Site:
-    """The cluster that a module's parameters are about."""
-    return Site(**{name: params[name] for name in (*SITE_OPTIONS, *LOG_OPTIONS) if name in params})
-
-
-def under(root: str, path: str) -> str:
-    """A path of the host as it is reached from here."""
-    return root.rstrip("/") + path if root else path
-
-
-def check_name(name: str, what: str) -> str:
-    """Names become folders, so one that leads elsewhere is refused."""
-    if not _NAME.match(name):
-        raise UnitError(f"{what} must be made of letters, digits, '_', '.' and '-', not {json.dumps(name)}")
-    return name
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -315,11 +250,6 @@ def check(site: Site, name: str, spec: t.Any, environ: t.Mapping[str, str] | Non
     launcher.check_folder(site.unit_dir(name), "unit folder")
     if environ is not None:
         launcher.find_commands(built, environ, site.unit_dir(name))
-
-
-def launch_environment(extra: t.Mapping[str, t.Any]) -> dict[str, str]:
-    """What a launcher is started with."""
-    return {**os.environ, **{name: str(value) for name, value in extra.items()}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -615,16 +545,6 @@ def end_leftovers(states: t.Sequence[State | None]) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 # Starting
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def make_private_folder(path: str, shared: str) -> None:
-    """Make a folder that only its owner may enter; what lies above *shared* is ordinary."""
-    os.makedirs(shared, mode=0o755, exist_ok=True)
-    place = shared
-    for part in os.path.relpath(path, shared).split(os.sep):
-        place = os.path.join(place, part)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(place, 0o700)
 
 
 def write_files(directory: str, files: t.Iterable[File]) -> None:

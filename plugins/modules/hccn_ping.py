@@ -169,49 +169,16 @@ calls:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import units
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import pings
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import Tools
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "pings": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "chip": {"type": "int", "required": True},
-                    "target": {"type": "str", "required": True},
-                    "mode": {"type": "str", "choices": ["hccs", "roce"], "required": True},
-                },
-            },
-            "count": {"type": "int", "default": 3},
-            "interval": {"type": "int"},
-            "root": {"type": "str", "default": ""},
-            "environment": {"type": "dict", "default": {}},
-            "timeout": {"type": "float", "default": 20},
-            "budget": {"type": "float", "default": 300},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    wanted = [pings.Ping(entry["chip"], entry["target"], entry["mode"]) for entry in params["pings"]]
-    faults = pings.faults(wanted, params["count"], params["interval"])
-    if params["timeout"] <= 0 or params["budget"] <= 0:
-        faults.append("timeout and budget must be more than 0 seconds")
-    if faults:
-        module.fail_json(msg="; ".join(faults))
-    environment = params["environment"]
-    tools = Tools(
-        params["root"],
-        units.launch_environment(environment),
-        "PATH" in environment,
-        params["timeout"],
-        params["budget"],
-    )
-    module.exit_json(changed=False, **pings.send(tools, wanted, params["count"], params["interval"]))
+    module = AnsibleModule(argument_spec=dict(pings.OPTIONS), supports_check_mode=True)
+    try:
+        result = pings.answer(module.params)
+    except pings.FAULTS as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, **result)
 
 
 if __name__ == "__main__":

@@ -274,56 +274,14 @@ npu:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import units
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import facts
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import Tools
 
 
 def main() -> None:
-    everything = sorted({query for hardware in facts.QUERIES for query in facts.allowed_queries(hardware)})
-    module = AnsibleModule(
-        argument_spec={
-            "hardware": {"type": "str", "choices": ["a2", "a3", "a5"], "required": True},
-            "chips": {"type": "list", "elements": "int"},
-            "queries": {"type": "list", "elements": "str", "choices": everything},
-            "cluster": {"type": "str", "default": ""},
-            "base_dir": {"type": "str", "default": "/opt/pd_serving"},
-            "root": {"type": "str", "default": ""},
-            "environment": {"type": "dict", "default": {}},
-            "timeout": {"type": "float", "default": 10},
-            "budget": {"type": "float", "default": 300},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    hardware, chips, queries = params["hardware"], params["chips"], params["queries"]
-    wrong = [str(chip) for chip in chips or [] if not 0 <= chip <= 999]
-    if wrong:
-        module.fail_json(msg=f"chips must be physical ids from 0 on, not {', '.join(wrong)}")
-    foreign = sorted(set(queries or []) - set(facts.allowed_queries(hardware)))
-    if foreign:
-        allowed = ", ".join(facts.allowed_queries(hardware))
-        module.fail_json(msg=f"queries: {', '.join(foreign)} cannot be asked of {hardware}, only {allowed}")
-    if params["timeout"] <= 0 or params["budget"] <= 0:
-        module.fail_json(msg="timeout and budget must be more than 0 seconds")
-    environment = params["environment"]
-    tools = Tools(
-        params["root"],
-        units.launch_environment(environment),
-        "PATH" in environment,
-        params["timeout"],
-        params["budget"],
-    )
-    wanted = facts.Wanted(
-        hardware,
-        chips,
-        facts.QUERIES[hardware] if queries is None else list(dict.fromkeys(queries)),
-        params["cluster"],
-        params["base_dir"],
-    )
+    module = AnsibleModule(argument_spec=dict(facts.OPTIONS), supports_check_mode=True)
     try:
-        result = facts.gather(tools, wanted)
-    except units.UnitError as error:
+        result = facts.answer(module.params)
+    except facts.FAULTS as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, npu=result)
 

@@ -167,77 +167,18 @@ ended:
   sample: 1
 """
 
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import port_probe
 
 
-def listen(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Start a listener."""
-    endpoints = port_probe.check(params["endpoints"], "endpoints", port_probe.ENDPOINT_LIMIT)
-    port_probe.check_range("lifetime", params["lifetime"], 1, port_probe.LIFETIME_LIMIT)
-    found = port_probe.listen(params["cluster"], params["root"], params["run"], endpoints, params["lifetime"])
-    return {
-        "bound": [endpoint._asdict() for endpoint in found.bound],
-        "live": [endpoint._asdict() for endpoint in found.live],
-        # Not "failed": of that name Ansible makes a failed task.
-        "not_bound": [{**endpoint._asdict(), "why": why} for endpoint, why in found.failed],
-    }
-
-
-def probe(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Connect to other hosts."""
-    endpoints = port_probe.check(params["probes"], "probes", port_probe.PROBE_LIMIT)
-    port_probe.check_range("timeout", params["timeout"], 0.1, port_probe.TIMEOUT_LIMIT)
-    port_probe.check_range("concurrency", params["concurrency"], 1, port_probe.CONCURRENCY_LIMIT)
-    port_probe.check_range("budget", params["budget"], 0.1, port_probe.LIFETIME_LIMIT)
-    targets = [port_probe.Target(entry["to"], *endpoint) for entry, endpoint in zip(params["probes"], endpoints)]
-    return {"probes": port_probe.probe(targets, params["timeout"], params["concurrency"], params["budget"])}
-
-
-def act(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """What the state asks for."""
-    if params["state"] == "listen":
-        return listen(params)
-    if params["state"] == "probe":
-        return probe(params)
-    return {"ended": port_probe.done(params["cluster"], params["root"], params["run"])}
-
-
 def main() -> None:
-    text = {"type": "str", "default": ""}
-    address, port = {"type": "str", "required": True}, {"type": "int", "required": True}
     module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["listen", "probe", "done"], "required": True},
-            "cluster": {"type": "str"},
-            "root": text,
-            "run": text,
-            "endpoints": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {"address": address, "port": port},
-            },
-            "lifetime": {"type": "int", "default": 120},
-            "probes": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {"to": {"type": "str", "required": True}, "address": address, "port": port},
-            },
-            "timeout": {"type": "float", "default": 3.0},
-            "concurrency": {"type": "int", "default": 128},
-            "budget": {"type": "float", "default": 60.0},
-        },
-        required_if=[("state", "listen", ("cluster",)), ("state", "done", ("cluster",))],
-        supports_check_mode=True,
+        argument_spec=dict(port_probe.OPTIONS), required_if=port_probe.REQUIRED_IF, supports_check_mode=True
     )
     try:
-        result = act(module.params)
-    except (port_probe.ProbeError, OSError) as error:
+        result = port_probe.answer(module.params)
+    except port_probe.FAULTS as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **result)
 

@@ -120,13 +120,13 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock, sites
 
 
-def act(params: t.Mapping[str, t.Any], site: units.Site, write: bool) -> run_lock.Outcome:
+def act(params: t.Mapping[str, t.Any], site: sites.Site, write: bool) -> run_lock.Outcome:
     """Take the lock or give it back."""
     if not params["run_id"]:
-        raise units.UnitError("run_id must not be empty")
+        raise sites.UnitError("run_id must not be empty")
     if params["state"] == "released":
         return run_lock.release(site, params["run_id"], time.time(), write)
     wanted = run_lock.new_holder(params["owner"] or run_lock.UNKNOWN, params["run_id"], params["verb"])
@@ -138,7 +138,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
-            **units.SITE_OPTIONS,
+            **sites.SITE_OPTIONS,
             "verb": text,
             "owner": text,
             "run_id": text,
@@ -150,9 +150,9 @@ def main() -> None:
     )
     params = module.params
     try:
-        site = units.site_of(params)
+        site = sites.site_of(params)
         outcome = act(params, site, not module.check_mode)
-    except (units.UnitError, OSError) as error:
+    except (sites.UnitError, OSError) as error:
         module.fail_json(msg=str(error))
     now = time.time()
     holder = None if outcome.holder is None else outcome.holder.report(now)

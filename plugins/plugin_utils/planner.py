@@ -342,7 +342,8 @@ def hosts_json(plan_: Plan) -> list[dict[str, t.Any]]:
         on_host.setdefault(placement.host, []).append(placement)
     if cluster.proxy_host and cluster.proxy_address:
         on_host.setdefault(cluster.proxy_host, [])
-    if cluster.pool_host and pool.is_ours(cluster):
+    # Also when nothing is planned there: plays name its group.
+    if cluster.pool_host and cluster.pool_address:
         on_host.setdefault(cluster.pool_host, [])
     rows = []
     for host, placements in on_host.items():

@@ -114,6 +114,7 @@ def overview(plan: planner.Plan, slices: t.Mapping[str, dict[str, t.Any]]) -> di
         if plan.kv_pool is None
         else {k: plan.kv_pool[k] for k in ("host", "address", "backend", "started")},
         "endpoints": endpoints,
+        "endpoint_files": any(content["endpoint_files"] for content in slices.values()),
         "priorities": _priorities(plan.cluster),
     }
 

@@ -122,7 +122,7 @@ def lost(lab: Lab, deployed: Deployed) -> Run:
     cut: list[str] = []
 
     def pull_the_cable(event: dict[str, t.Any]) -> None:
-        if not cut and task_started(event, "Remove containers that must start anew", "Decode"):
+        if not cut and task_started(event, "Remove containers that must start anew", "Engines"):
             cut.append(lab.ctl("cut", "d2"))
 
     option = {"decode": {"pd_engine_args": {"max-num-seqs": 18}}}

@@ -23,7 +23,7 @@ def test_the_second_of_two_operators_is_refused_and_the_first_restarts_decode_on
     refused: list[Run] = []
 
     def second_operator(event: dict[str, t.Any]) -> None:
-        if refused or not task_started(event, "Wait for the ranks", "Decode", "Gate"):
+        if refused or not task_started(event, "Wait for the ranks", "Gate"):
             return
         os.kill(event["pid"], signal.SIGSTOP)  # so that the first goes on for as long as the second needs
         try:
@@ -49,7 +49,7 @@ def test_the_lock_of_a_run_that_was_killed_is_taken_over(lab: Lab, deployed: Dep
     killed: list[int] = []
 
     def kill(event: dict[str, t.Any]) -> None:
-        if not killed and task_started(event, "Write what the containers read", "Decode"):
+        if not killed and task_started(event, "Write what the containers read", "Engines"):
             killed.append(event["pid"])
             os.kill(event["pid"], signal.SIGKILL)
 

@@ -107,6 +107,20 @@ def test_a_second_run_changes_nothing_with_few_tasks(lab: Lab, deployed: Deploye
     assert lab.ids("p1", "d1", "d2") == before
 
 
+def test_the_images_mooncake_is_looked_at_once(lab: Lab, deployed: Deployed) -> None:
+    """Where engines run; the tables expect it. Another image of the same content is another image."""
+    said = "Mooncake 0.3.11.post1 (bundled, Python 3"
+    assert said in deployed.first.stdout
+    assert said not in deployed.cluster.site().stdout
+    expected = deployed.cluster.site(pd_mooncake_version="0.3.9")
+    assert said not in expected.stdout, "the image has been looked at"
+    lab.sh("d1", "rm -r /opt/pd_mooncake")
+    warned = deployed.cluster.site(pd_mooncake_version="0.3.9")
+    assert "but 0.3.9 was expected (pd_mooncake_version)" in warned.stdout
+    assert [host for host, tasks in warned.on_hosts().items() if "See to Mooncake" in tasks] == ["d1"]
+    assert deployed.cluster.site().changed() == {}
+
+
 def ports(text: str) -> set[int]:
     spans = [part.split("-") for part in text.strip().split(",") if part]
     return {port for span in spans for port in range(int(span[0]), int(span[-1]) + 1)}

@@ -42,6 +42,8 @@ BASHRC = """\
 export LD_PRELOAD=/usr/lib/{triplet}/libjemalloc.so.2:$LD_PRELOAD
 export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/usr/local/lib
 """
+# Of the Mooncake that these releases carry: what tells its version, and what has to load.
+MOONCAKE = "mooncake_transfer_engine_npu-0.3.11.post1"
 CONFIG = {
     "Env": [
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -150,6 +152,11 @@ def _engine_layer(release: str) -> bytes:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(SIMULATORS / "vllm_sim", staging / "usr/local/lib/pd_serving/vllm_sim", ignore=ignore)
         shutil.copytree(SIMULATORS / "standin", staging / "usr/lib/python3/dist-packages", ignore=ignore)
+        packages = staging / "usr/lib/python3/dist-packages"
+        name, _dash, version = MOONCAKE.partition("-")
+        write(packages / f"{MOONCAKE}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        write(packages / "mooncake/__init__.py", "")
+        write(packages / "mooncake/engine.py", "class TransferEngine:\n    pass\n")
         shutil.copytree(_examples(), staging / "vllm-workspace/vllm-ascend/examples", ignore=ignore)
         write(staging / "usr/local/bin/vllm", VLLM, 0o755)
         write(staging / "vllm-workspace/RELEASE", f"{release}\n")

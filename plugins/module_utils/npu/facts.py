@@ -10,7 +10,14 @@ import re
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs, units
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, hccn_conf, npu_smi, versions
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import (
+    answers,
+    hccn,
+    hccn_conf,
+    npu_smi,
+    tool,
+    versions,
+)
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, NPU_SMI, Tools
 
@@ -27,6 +34,27 @@ MORE_QUERIES: t.Mapping[str, tuple[str, ...]] = {"a2": (), "a3": (), "a5": ("net
 A5_FILES = ("/lib/route.conf", "/etc/hccl_rootinfo.json", "/etc/hixlep")
 """What one or the other fabric of A5 needs; which one does is for the controller to say."""
 
+OPTIONS: t.Mapping[str, t.Any] = {
+    "hardware": {"type": "str", "choices": ["a2", "a3", "a5"], "required": True},
+    "chips": {"type": "list", "elements": "int"},
+    "queries": {
+        "type": "list",
+        "elements": "str",
+        "choices": sorted({query for asked in (QUERIES, MORE_QUERIES) for each in asked.values() for query in each}),
+    },
+    "cluster": {"type": "str", "default": ""},
+    "base_dir": {"type": "str", "default": "/opt/pd_serving"},
+    "root": {"type": "str", "default": ""},
+    "environment": {"type": "dict", "default": {}},
+    "timeout": {"type": "float", "default": 10},
+    "budget": {"type": "float", "default": 300},
+}
+"""Of module npu_facts."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
+
+FAULTS = (units.UnitError,)
+"""What answer() raises, each with a message that can be read alone."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
@@ -42,6 +70,29 @@ class Wanted:
 def allowed_queries(hardware: str) -> tuple[str, ...]:
     """Everything that can be asked of a chip of this generation."""
     return QUERIES[hardware] + MORE_QUERIES[hardware]
+
+
+def answer(params: t.Mapping[str, t.Any]) -> Result:
+    """The answer of module npu_facts to these options."""
+    hardware, chips, queries = params["hardware"], params["chips"], params["queries"]
+    wrong = [str(chip) for chip in chips or [] if not 0 <= chip <= 999]
+    if wrong:
+        raise units.UnitError(f"chips must be physical ids from 0 on, not {', '.join(wrong)}")
+    foreign = sorted(set(queries or []) - set(allowed_queries(hardware)))
+    if foreign:
+        allowed = ", ".join(allowed_queries(hardware))
+        raise units.UnitError(f"queries: {', '.join(foreign)} cannot be asked of {hardware}, only {allowed}")
+    faults = tool.faults(params)
+    if faults:
+        raise units.UnitError("; ".join(faults))
+    wanted = Wanted(
+        hardware,
+        chips,
+        QUERIES[hardware] if queries is None else list(dict.fromkeys(queries)),
+        params["cluster"],
+        params["base_dir"],
+    )
+    return gather(tool.tools_of(params), wanted)
 
 
 def find_chips(root: str) -> list[int]:

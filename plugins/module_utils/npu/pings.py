@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, tool
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, Tools
 
@@ -15,6 +16,30 @@ DEFAULT_COUNT = 3
 """Packets that the tool sends when nobody says how many."""
 
 MOST_PACKETS = 1000
+
+OPTIONS: t.Mapping[str, t.Any] = {
+    "pings": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "chip": {"type": "int", "required": True},
+            "target": {"type": "str", "required": True},
+            "mode": {"type": "str", "choices": ["hccs", "roce"], "required": True},
+        },
+    },
+    "count": {"type": "int", "default": DEFAULT_COUNT},
+    "interval": {"type": "int"},
+    "root": {"type": "str", "default": ""},
+    "environment": {"type": "dict", "default": {}},
+    "timeout": {"type": "float", "default": 20},
+    "budget": {"type": "float", "default": 300},
+}
+"""Of module hccn_ping."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
+
+FAULTS = (sites.UnitError,)
+"""What answer() raises, each with a message that can be read alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +57,15 @@ class Ping:
         words = ["-i", str(self.chip), "-hccs_ping", "-g", "address", self.target]
         words += [] if count == DEFAULT_COUNT else ["cnt", str(count)]
         return words + ([] if interval is None else ["interval", str(interval)])
+
+
+def answer(params: t.Mapping[str, t.Any]) -> Result:
+    """The answer of module hccn_ping to these options."""
+    wanted = [Ping(entry["chip"], entry["target"], entry["mode"]) for entry in params["pings"]]
+    found = faults(wanted, params["count"], params["interval"]) + tool.faults(params)
+    if found:
+        raise sites.UnitError("; ".join(found))
+    return send(tool.tools_of(params), wanted, params["count"], params["interval"])
 
 
 def faults(pings: t.Iterable[Ping], count: int, interval: int | None) -> list[str]:

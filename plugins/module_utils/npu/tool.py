@@ -20,6 +20,7 @@ import subprocess
 import time
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 
@@ -222,6 +223,18 @@ class Tools:
             self.seconds += time.monotonic() - started
 
 
+def faults(params: t.Mapping[str, t.Any]) -> list[str]:
+    """What is wrong with a module's options about the tools."""
+    return ["timeout and budget must be more than 0 seconds"] if min(params["timeout"], params["budget"]) <= 0 else []
+
+
+def tools_of(params: t.Mapping[str, t.Any]) -> Tools:
+    """The tools as a module's options want them used."""
+    environment = params["environment"]
+    environ = sites.launch_environment(environment)
+    return Tools(params["root"], environ, "PATH" in environment, params["timeout"], params["budget"])
+
+
 def run(argv: t.Sequence[str], environ: t.Mapping[str, str], timeout: float) -> Call:
     """Run one command; what it prints on both channels is its answer. Kills it, and its children, after *timeout*."""
     try:
@@ -280,6 +293,11 @@ def _collect(descriptor: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    # One that has closed its output is about to end; wait() looks for that a millisecond later at the earliest.
+    for _look in range(20):
+        if process.poll() is not None:
+            return True
+        time.sleep(0.00005)
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:

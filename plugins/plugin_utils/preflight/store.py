@@ -24,17 +24,14 @@ SCHEDULED = ("npu", "host", "listen", "pings", "probes", "done")
 
 
 def answer(part: str, told: t.Mapping[str, t.Any], before: float, after: float) -> t.Any:
-    """What is kept of a module's answer. *before* and *after*: the controller's clock around the call."""
-    if part == "npu":
-        return told["npu"]
+    """What is kept of a part's answer. *before* and *after*: the controller's clock around it."""
     if part == "host":
         about = dict(told.get("facts") or {})
         clock = about.get("clock") or {}
         return {**about, "findings": told["findings"], "clock": {**clock, "before": before, "after": after}}
     if part == "probes":
         return told["probes"]
-    kept = {"listen": ("bound", "live", "not_bound"), "pings": ("pings", "left_out", "tool", "calls")}[part]
-    return {name: told[name] for name in kept}
+    return told
 
 
 class Store:

@@ -82,6 +82,17 @@ def pool_pair(context: Context) -> t.Iterator[Finding]:
             "the connectors [MooncakeLayerwiseConnector, AscendStoreConnector] do not work together (upstream's answer)",
             "drop pd_kv_pool, or use MooncakeConnectorV1",
         )
+    elsewhere = cluster.kv_pool.get("master")
+    if cluster.pool_host is not None and _is_endpoint(elsewhere):
+        yield warning(
+            "pool-host",
+            cluster.pool_host,
+            "pd_kv_pool.master",
+            elsewhere,
+            f"group kv_pool names {cluster.pool_host}, but pd_kv_pool.master is {elsewhere}, a master that runs already: "
+            "none is started",
+            "drop group kv_pool, or let pd_kv_pool.master be a mapping",
+        )
     backend = cluster.kv_pool.get("backend", pool.BACKENDS[0])
     if backend not in pool.BACKENDS:
         yield error(

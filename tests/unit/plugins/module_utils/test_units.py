@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from ansible_collections.ascend.pd_serving.plugins.doc_fragments.site import ModuleDocFragment
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, masking, sites, units
 
 SPEC: dict[str, Any] = {"schema": 1, "unit": "pd-t", "processes": [{"name": "rank0", "argv": ["true"]}]}
 BOOT = "this boot"
@@ -366,3 +366,7 @@ def test_a_site_is_made_of_the_parameters_that_a_module_has() -> None:
     params = {"cluster": "pd", "root": "/r", "base_dir": "/b", "other": 1}
     assert units.site_of(params) == units.Site("pd", "/r", "/b")
     assert units.site_of({**params, "log_dir": "/l"}) == units.Site("pd", "/r", "/b", "/l")
+
+
+def test_sites_find_units_by_the_launchers_file() -> None:
+    assert sites.SPEC_FILE == launcher.SPEC_FILE

@@ -82,7 +82,7 @@ class Place:
             found = shutil.which(name)
             if found:
                 (self.bin / name).symlink_to(found)
-        self.command("python3", f'exec {sys.executable} "$@"')
+        self.command("python3", f'exec "{sys.executable}" "$@"')
         self.prefix = folder / "prefix"
 
     def command(self, name: str, body: str) -> None:
@@ -203,7 +203,7 @@ def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
 def test_the_real_wheel_is_installed_and_loads(tmp_path: Path) -> None:
     """From the package index, by pip; the driver's libraries, absent here, are the rehearsal's stand-ins."""
     place = Place(tmp_path, ())
-    place.command("python3", f'exec {sys.executable} "$@"')
+    place.command("python3", f'exec "{sys.executable}" "$@"')
     result = place.run(method="wheel", version="0.3.11.post1")
     assert result.get("changed"), result
     assert result["mooncake"]["version"] == "0.3.11.post1"
@@ -221,7 +221,7 @@ def test_bundled_is_asked_once_and_held_against_the_tables(tmp_path: Path, warne
     info = site / "mooncake_transfer_engine_npu-0.3.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mooncake-transfer-engine-npu\nVersion: 0.3.9\n")
-    place.command("python3", f'echo asked >>"$RECORD"; PYTHONPATH={site} exec {sys.executable} "$@"')
+    place.command("python3", f'echo asked >>"$RECORD"; PYTHONPATH={site} exec "{sys.executable}" "$@"')
     result = place.run(expected="0.3.9")
     assert not result["changed"] and result["mooncake"]["version"] == "0.3.9"
     asked = len(place.steps())
@@ -287,7 +287,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "images").write_text(json.dumps({"base:v1": {"id": "sha256:b", "config": config, "label": ""}}))
     (tmp_path / "docker.py").write_text(DOCKER)
     command = tmp_path / "docker"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/docker.py "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/docker.py" "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("FAKE_DOCKER", str(tmp_path))
     return tmp_path

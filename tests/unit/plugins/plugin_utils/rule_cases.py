@@ -86,6 +86,16 @@ POOL: list[Provoking | Quiet] = [
         severity="warning",
     ),
     Provoking(
+        "pool-host",
+        "a host and a master elsewhere",
+        base(groups=POOL_HOST, all={"pd_kv_pool": {"master": "192.0.2.50:50088"}}),
+        "p1",
+        "pd_kv_pool.master",
+        "192.0.2.50:50088",
+        ("p1", "runs already"),
+        severity="warning",
+    ),
+    Provoking(
         "port-conflict",
         "the pool's master on the proxy's port",
         _pool(master={"port": 1999}),

@@ -352,8 +352,6 @@ POOL: list[Provoking | Quiet] = [
             ("config.global_segment_size", "64", {"config": {"global_segment_size": "64"}}, "64GB"),
             ("config.global_segment_size", "1TB", {"config": {"global_segment_size": "1TB"}}, "GB"),
             ("config.local_buffer_size", 1e9, {"config": {"local_buffer_size": 1e9}}, "size"),
-            ("master", "127.0.0.1:50088", {"master": "127.0.0.1:50088"}, "4 hosts"),
-            ("master", "localhost:50088", {"master": "localhost:50088"}, "4 hosts"),
             ("master.args.port", 50090, {"master": {"args": {"port": 50090}}}, "pd_kv_pool.master.port"),
             ("master.args.rpc_address", "x", {"master": {"args": {"rpc_address": "x"}}}, "kv_pool"),
             (
@@ -363,6 +361,18 @@ POOL: list[Provoking | Quiet] = [
                 "size",
             ),
         )
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"a master at {address}",
+            base(all={"pd_kv_pool": {"master": address}}),
+            "all",
+            "pd_kv_pool.master",
+            address,
+            (address, "4 hosts"),
+        )
+        for address in ("127.0.0.1:50088", "localhost:50088")
     ),
     Quiet("variable-value", "a pool without memory of its own", _pool(config={"global_segment_size": 0})),
     Provoking(

@@ -302,6 +302,15 @@ class TestMemory:
         assert preflight.plan_view(planned(base()))["hosts"]["d1"]["pool_mb"] == 0
 
 
+@pytest.mark.parametrize("settings", [None, {"master": "192.0.2.50:50088"}])
+def test_a_host_of_the_group_without_a_pool_is_planned_with_nothing(settings: t.Any) -> None:
+    """Plays name the group, so its host needs a slice."""
+    more = {"k1": {"pd_node_ip": "192.0.2.99"}}
+    source = base(groups={"kv_pool": {"hosts": ["k1"]}}, more=more, all={"pd_kv_pool": settings} if settings else {})
+    made = slices_of(source)["k1"]
+    assert (made["node_ip"], made["units"], made["pool_units"]) == ("192.0.2.99", [], [])
+
+
 def test_a_mooncake_of_their_own_is_mounted_and_comes_first() -> None:
     """pd_mooncake_prefix: read-only at the same path, before the image's own; role mooncake fills it after the checks."""
     prefix = "/opt/pd_mooncake/0.3.9"
