@@ -40,6 +40,8 @@ SETTLE_SECONDS = 3.0
 """An engine counts a request a moment after its answer has gone out."""
 
 BODY_HEAD = 300
+REFUSED_TOKENS = 10**9
+"""More than any context: decode refuses the request, after prefill has computed its prompt."""
 
 _APIS = (("completions", False), ("chat/completions", True), ("completions", True), ("chat/completions", False))
 _VOCABULARY = (
@@ -78,6 +80,8 @@ class Counters:
     requests: float | None = None
     prompt_tokens: float | None = None
     local_tokens: float | None = None
+    kv_usage: float | None = None
+    """The share of the KV cache in use, 0 to 1; of several engines the sum."""
 
 
 def parse_counters(text: str) -> Counters:
@@ -105,7 +109,8 @@ def _counter(name: str, labels: t.Mapping[str, str]) -> str | None:
         return "prompt_tokens"
     if name == "vllm:prompt_tokens_by_source_total":
         return "local_tokens" if labels.get("source") == "local_compute" else None
-    return None
+    # The second is how versions before 0.11 call it.
+    return "kv_usage" if name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") else None
 
 
 def growth(before: float | None, after: float | None) -> float | None:
@@ -414,12 +419,21 @@ def thread_limit(endpoints: t.Sequence[Endpoint]) -> int:
 class Check:
     """One check of a deployment, from the first look at the counters to the verdict."""
 
-    def __init__(self, door: Door, endpoints: t.Sequence[Endpoint], requests: int, max_tokens: int, chat: bool) -> None:
+    def __init__(
+        self,
+        door: Door,
+        endpoints: t.Sequence[Endpoint],
+        requests: int,
+        max_tokens: int,
+        chat: bool,
+        release_wait: float = 0.0,
+    ) -> None:
         self._door = door
         self._endpoints = endpoints
         self._requests = requests
         self._max_tokens = max_tokens
         self._chat = chat
+        self._release_wait = release_wait
         self._before: dict[str, Counters] = {}
         self._after: dict[str, Counters] = {}
         self._outcomes: list[Outcome] = []
@@ -438,7 +452,31 @@ class Check:
                     break
         if not self._failures:
             self._judge_endpoints()
+        if not self._failures and self._release_wait > 0:
+            self._judge_release()
         return self._result()
+
+    def _judge_release(self) -> None:
+        """Ask for what decode refuses after prefill has worked, and see whether prefill gives the KV cache back."""
+        prefill = [endpoint for endpoint in self._endpoints if endpoint.role == "prefill"]
+        before = self._look(prefill)
+        (request,) = build_requests(len(self._outcomes), 1, REFUSED_TOKENS, False)
+        # How it is refused is the proxy's matter: some say 400, some an empty 200.
+        self._door.ask(request, StartingLine(1))
+        deadline = time.monotonic() + self._release_wait
+        held = prefill
+        while True:
+            now = self._look(held)
+            held = [each for each in held if _is_held(before.get(each.name), now.get(each.name))]
+            if not held or self._failures or time.monotonic() > deadline:
+                break
+            time.sleep(0.3)
+        for endpoint in held if not self._failures else ():
+            used, at_first = now[endpoint.name].kv_usage, before[endpoint.name].kv_usage
+            self._failures.append(
+                f"{endpoint}: {used:.2%} of its KV cache is in use {self._release_wait:g} s after a request that decode "
+                f"refused, {at_first:.2%} before: prefill keeps it until the release limit"
+            )
 
     def _look(self, endpoints: t.Sequence[Endpoint]) -> dict[str, Counters]:
         found: dict[str, Counters] = {}
@@ -523,6 +561,12 @@ class Check:
     def _role(self, role: str, works: t.Mapping[str, Work]) -> dict[str, int]:
         names = [endpoint.name for endpoint in self._endpoints if endpoint.role == role]
         return {"total": len(names), "reached": sum(bool(works[name].reached) for name in names if name in works)}
+
+
+def _is_held(before: Counters | None, now: Counters | None) -> bool:
+    """Whether more of the KV cache is in use than before. What is not counted is not judged."""
+    used = growth(before.kv_usage if before else None, now.kv_usage if now else None)
+    return used is not None and used > 1e-6
 
 
 def failures_of(outcomes: t.Iterable[Outcome]) -> list[str]:

@@ -70,6 +70,10 @@ def _device_trouble(path: str) -> str | None:
     return "is a folder, not a device node" if stat.S_ISDIR(mode) else None
 
 
+# Drivers put the tool into one of two folders; a container wants it at the first.
+_NPU_SMI_ELSEWHERE = {"/usr/local/bin/npu-smi": "/usr/local/sbin/npu-smi"}
+
+
 def check_paths(root: str, wanted: t.Iterable[t.Mapping[str, t.Any]]) -> list[Finding]:
     """Files and folders that will be mounted or read."""
     found = []
@@ -78,6 +82,12 @@ def check_paths(root: str, wanted: t.Iterable[t.Mapping[str, t.Any]]) -> list[Fi
         if trouble:
             message = f"{entry['path']} {trouble}" + (f"; needed for {entry['why']}" if entry["why"] else "")
             fix = f"put it there, or set {entry['variable']}" if entry["variable"] else "put it there"
+            other = _NPU_SMI_ELSEWHERE.get(entry["path"])
+            if other is not None and os.path.isfile(units.under(root, other)):
+                message, fix = (
+                    f"{message}; it is in {other} here",
+                    f"set pd_mounts of this host: [{other}:{entry['path']}:ro]",
+                )
             found.append(finding("path", entry["variable"], entry["path"], message, fix))
     return found
 

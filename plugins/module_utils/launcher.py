@@ -115,6 +115,8 @@ class Spec:
     log_keep: int
     processes: tuple[Process, ...]
     sha256: str
+    files: tuple[str, ...] = ()
+    """What must be plain files in the container of the unit; empty without one."""
 
 
 _SPEC_KEYS = (
@@ -158,10 +160,14 @@ def build_spec(raw: t.Any) -> Spec:
         raise SpecError(f"schema {_show(schema)} is not known to this launcher, which reads schema {SCHEMA}")
     _refuse_unknown_keys(raw, _SPEC_KEYS, "the spec")
     unit = _identifier(raw.get("unit"), "unit")
-    # The settings of the unit's container. Nothing here uses them: they only count for the checksum, so that a unit
-    # whose container has to change is not current.
-    if not isinstance(raw.get("container", {}), dict):
-        raise SpecError(f"container must be an object, not {_kind(raw['container'])}")
+    # The settings of the unit's container. They count for the checksum, so that a unit whose container has to change is
+    # not current; beyond that only the files that must be in it are looked at.
+    container = raw.get("container", {})
+    if not isinstance(container, dict):
+        raise SpecError(f"container must be an object, not {_kind(container)}")
+    files = container.get("files", [])
+    if not isinstance(files, list) or not all(isinstance(path, str) for path in files):
+        raise SpecError(f"files of the container must be a list of paths, not {_show(files)}")
     entries = raw.get("processes")
     if not isinstance(entries, list) or not entries:
         raise SpecError("processes must be a list with at least one process")
@@ -176,6 +182,7 @@ def build_spec(raw: t.Any) -> Spec:
         log_keep=_integer(raw, "log_keep", 3, 0),
         processes=processes,
         sha256=spec_sha256(raw),
+        files=tuple(files),
     )
 
 
@@ -397,6 +404,22 @@ def find_commands(spec: Spec, environ: t.Mapping[str, str], cwd: str) -> dict[st
             raise SpecError(f"process {process.name}: command {process.argv[0]} not found{looked}")
         found[process.name] = command
     return found
+
+
+def without_preload(spec: Spec, environ: t.Mapping[str, str]) -> str | None:
+    """What was to be preloaded, where nothing of it is there: some libraries abort without it, and do not say why."""
+    wanted = next((process.env[PRELOAD] for process in spec.processes if process.env.get(PRELOAD)), None)
+    return wanted if wanted is not None and expand(PRELOAD, wanted, environ) is None else None
+
+
+def check_files(spec: Spec) -> None:
+    """Refuse a container that lacks a mounted file: without hccn.conf engines start, and answer wrongly."""
+    for path in spec.files:
+        if not os.path.isfile(path):
+            found = (
+                "a folder, as docker makes one where a mounted file was missing" if os.path.isdir(path) else "missing"
+            )
+            raise SpecError(f"{path} in the container of {spec.unit} is {found}; put the file on the host")
 
 
 def check_folder(path: str, what: str) -> None:
@@ -1257,6 +1280,10 @@ def _run(unit_dir: str, log_dir: str) -> int:
     # Upstream's launcher looks for its template here; an image's working directory is none of the unit's business.
     os.chdir(unit_dir)
     spec = check(_read_spec(unit_dir), decode_environment(os.environb), os.getcwd(), log_dir)
+    check_files(spec)
+    lost = without_preload(spec, decode_environment(os.environb))
+    if lost:
+        _say(f"{spec.unit}: nothing is preloaded, none of LD_PRELOAD={lost} is here")
     commands = find_commands(spec, decode_environment(os.environb), os.getcwd())
     lock = _take_lock(unit_dir)
     try:

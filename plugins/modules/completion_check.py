@@ -71,6 +71,13 @@ options:
     description: Whether half of the requests use the chat API; a base model without a chat template has none.
     type: bool
     default: true
+  release_wait:
+    description:
+      - Seconds to wait until prefill has given back the KV cache of a request that decode refuses, one that asks for more
+        tokens than there can be. Where it does not, blocks stay until the release limit.
+      - 0 does not ask. Only without other traffic does the answer mean anything.
+    type: float
+    default: 0
   api_key:
     description: Key to send as a bearer token. The proxies of vLLM-Ascend ignore it, a gateway before them may not.
     type: str
@@ -178,6 +185,7 @@ def main() -> None:
             "max_tokens": {"type": "int", "default": 16, "no_log": False},
             "timeout": {"type": "float", "default": 120},
             "chat": {"type": "bool", "default": True},
+            "release_wait": {"type": "float", "default": 0},
             "api_key": {"type": "str", "no_log": True},
         },
     )
@@ -192,7 +200,7 @@ def main() -> None:
         module.fail_json(msg="requests, max_tokens and timeout must be more than 0")
     completions.allow_connections(completions.thread_limit(endpoints))
     door = completions.Door(params["proxy_url"], params["model"], params["timeout"], params["api_key"])
-    check = completions.Check(door, endpoints, requests, params["max_tokens"], params["chat"])
+    check = completions.Check(door, endpoints, requests, params["max_tokens"], params["chat"], params["release_wait"])
     result = check.run()
     if result["not_judged"]:
         module.warn(f"not judged, since they count no requests at /metrics: {named(result['not_judged'])}")

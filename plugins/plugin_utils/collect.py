@@ -5,11 +5,21 @@
 from __future__ import annotations
 
 import collections.abc as c
+import linecache
+import re
 import typing as t
 
 from ansible.errors import AnsibleError
 
+try:
+    # Where a value was written; Ansible has no public way to ask.
+    from ansible._internal._datatag._tags import Origin
+except ImportError:
+    Origin = None
+
 GROUPS = ("prefill", "decode", "proxy", "kv_pool")
+# Numbers that YAML 1.1 reads otherwise than people: 036000 in base 8, 20:00 in base 60.
+_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+)(?=[\s,\]}#]|$)")
 # Besides pd_*, the planner falls back to this one.
 _EXTRA = ("ansible_host",)
 
@@ -28,8 +38,11 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     )
     known: dict[int, tuple[t.Any, t.Any]] = {}
     broken: list[dict[str, str]] = []
-    hosts = {host: _variables(hostvars, host, known, broken) for host in wanted}
-    return {"groups": groups, "hosts": hosts, "broken": broken}
+    misread: list[dict[str, t.Any]] = []
+    hosts = {host: _variables(hostvars, host, known, broken, misread) for host in wanted}
+    known_groups = {"all", "ungrouped", *groups, *(child for group in groups.values() for child in group["children"])}
+    others = [name for name in map(str, inventory.groups) if name not in known_groups]
+    return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread, "other_groups": others}
 
 
 def _group(group: t.Any) -> dict[str, t.Any]:
@@ -40,7 +53,11 @@ def _group(group: t.Any) -> dict[str, t.Any]:
 
 
 def _variables(
-    hostvars: t.Any, host: str, known: dict[int, tuple[t.Any, t.Any]], broken: list[dict[str, str]]
+    hostvars: t.Any,
+    host: str,
+    known: dict[int, tuple[t.Any, t.Any]],
+    broken: list[dict[str, str]],
+    misread: list[dict[str, t.Any]],
 ) -> dict[str, t.Any]:
     raw = hostvars.raw_get(host)
     templated = None
@@ -57,9 +74,36 @@ def _variables(
                 broken.append({"host": str(host), "variable": str(name), "message": first})
             continue
         if id(value) not in known:
-            known[id(value)] = (value, plain(value))
+            wrong = [{"host": str(host), **found} for found in _misread(value, str(name))]
+            misread += wrong
+            # What follows from a number that nobody meant says nothing.
+            known[id(value)] = (value, None if wrong and not isinstance(value, c.Mapping) else plain(value))
         out[str(name)] = known[id(value)][1]
     return out
+
+
+def _misread(value: t.Any, where: str) -> t.Iterator[dict[str, t.Any]]:
+    """Whole numbers that were written in a way that YAML takes for another base: variable, written, value."""
+    if isinstance(value, c.Mapping):
+        for key, item in value.items():
+            yield from _misread(item, f"{where}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _misread(item, where)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        written = _written(value)
+        if written is not None and (":" in written or int(written.replace("_", "")) != value):
+            yield {"variable": where, "written": written, "value": int(value)}
+
+
+def _written(value: t.Any) -> str | None:
+    """The text of a number in its file, where that could be read otherwise than it looks; None when not."""
+    origin = Origin.get_tag(value) if Origin is not None else None
+    if origin is None or not origin.path or not origin.line_num or not origin.col_num:
+        return None
+    line = linecache.getline(str(origin.path), origin.line_num)
+    match = _OTHER_BASE.match(line, origin.col_num - 1)
+    return match[0] if match else None
 
 
 def _has_template(value: t.Any) -> bool:

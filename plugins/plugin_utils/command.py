@@ -119,14 +119,15 @@ def option(args: Arguments, name: str) -> t.Any:
 
 
 def json_option(args: Arguments, name: str) -> dict[str, t.Any]:
-    """A JSON option as a mapping, given as mapping or as text; {} when it is neither."""
+    """A JSON option as a mapping, given as mapping or as text; {} when it is neither. --name.key sets one of its keys."""
     value = option(args, name)
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            return {}
-    return value if isinstance(value, dict) else {}
+            value = {}
+    fields = {key: a.value for key, a in args.items() if key.startswith(f"{name}.") and key.count(".") == 1}
+    return {**(value if isinstance(value, dict) else {}), **{key.partition(".")[2]: v for key, v in fields.items()}}
 
 
 def text(value: t.Any) -> str:

@@ -26,13 +26,22 @@ Source = t.Mapping[str, t.Any]
 
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|\byour[-_ ]|change[-_ ]?me|\bTODO\b|\bTBD\b", re.IGNORECASE
+    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|/x{3,}(/|$)|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
+    r"^(eth|en[ops]?|bond)x+$|^(nic|if|interface)[-_]?name$",
+    re.IGNORECASE,
 )
 _ADDRESS_PLACEHOLDER = re.compile(r"[A-Z]{0,3}IP(:PORT)?\Z")
 # Inside option and environment values only what nobody means literally: templates may well hold "<...>".
-_PLACEHOLDER_INSIDE = re.compile(r"/path[_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
+_PLACEHOLDER_INSIDE = re.compile(r"/path[-_/]to|<your|^x+(\.x+){3}$", re.IGNORECASE)
 _LAYOUT_VARIABLES = ("pd_chips", "pd_mapped_chips", "pd_chips_per_node", "pd_dp_size_local", "pd_dp_rank_start")
 _INSTANCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+# Units of the plan's own, beside those of the instances.
+_TAKEN_NAMES = {"proxy": "proxy", "kv-pool": "KV pool"}
+# What people call the generations: chips and servers by name.
+_A2_NAME, _A3_NAME = (
+    re.compile(r"(ascend ?)?910b|(atlas )?[89]00[it]? a2"),
+    re.compile(r"(ascend ?)?910(c|_93)|(atlas )?[89]00[it]? a3"),
+)
 _A5_NAME = re.compile(r"(atlas ?)?(850e?|950(pr|dt)?)\b")
 _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 
@@ -70,10 +79,13 @@ class _Reader:
         pool_host = self._pool_host()
         self.planned_hosts = list(dict.fromkeys([*self.instances_on, *filter(None, (proxy_host, pool_host))]))
         self._broken_templates()
+        self._misread_numbers()
         self._unknown_variables()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
         self._shared_hosts()
         values, given = self._cluster_values()
+        if self._was_refused("pd_kv_pool"):
+            pool_host = None  # whether a pool is wanted is not known, so its host is nobody's mistake
         # Without its hardware nothing is planned, but what else is wrong shall be found: the largest one stands in.
         self.hardware_known = bool(values["pd_hardware"])
         hardware = tables.hardware(values["pd_hardware"] or "a3")
@@ -146,7 +158,8 @@ class _Reader:
                 None,
                 None,
                 f"group {role} has no hosts, so there would be nobody to {'answer prompts' if role == 'prefill' else role}",
-                f"add hosts to group {role}, or child groups with hosts: one child group per instance",
+                self._meant_group(role)
+                + f"add hosts to group {role}, or child groups with hosts: one child group per instance",
             )
             return []
         if direct and children:
@@ -175,11 +188,17 @@ class _Reader:
             return [(f"prefill-{host}", role, [host]) for host in direct]
         return [("decode", role, direct)]
 
+    def _meant_group(self, role: Role) -> str:
+        """A group of the inventory that is called almost as the role is."""
+        others = {name.lower(): name for name in self.source.get("other_groups", ())}
+        near = difflib.get_close_matches(role, others, n=1, cutoff=0.7)
+        return f"did you mean to call group {others[near[0]]} {role}? Else " if near else ""
+
     def _check_name(self, name: str, role: Role) -> None:
-        if not _INSTANCE_NAME.match(name) or name == "proxy":
+        if not _INSTANCE_NAME.match(name) or name in _TAKEN_NAMES:
             reason = (
-                "is the name of the proxy's container"
-                if name == "proxy"
+                f"is the name of the {_TAKEN_NAMES[name]}'s container"
+                if name in _TAKEN_NAMES
                 else "cannot be part of container names and paths"
             )
             self.error(
@@ -238,7 +257,8 @@ class _Reader:
                 f"group kv_pool has {len(hosts)} hosts ({some(hosts)}), but the pool's master is one process",
                 "leave one host in group kv_pool",
             )
-        return str(hosts[0]) if len(hosts) == 1 else None
+        # With several, too, the first shows what else is wrong.
+        return str(hosts[0]) if hosts else None
 
     def _broken_templates(self) -> None:
         for broken in self.source.get("broken", ()):
@@ -250,6 +270,20 @@ class _Reader:
                 None,
                 f"{broken['variable']} cannot be evaluated on {broken['host']}: {broken['message']}",
                 "correct the template, or give the value itself",
+            )
+
+    def _misread_numbers(self) -> None:
+        for found in self.source.get("misread", ()):
+            written, value = found["written"], found["value"]
+            self._refused |= {(host, found["variable"]) for host in self.planned_hosts}
+            base = 60 if ":" in written else 8
+            self.error(
+                "variable-value",
+                found["host"],
+                found["variable"],
+                value,
+                f"{found['variable']} is written {written}, which YAML reads in base {base}: {value}",
+                f"write the number without {'leading zeros' if base == 8 else 'colons'}, or put it in quotes where text is meant",
             )
 
     def _unknown_variables(self) -> None:
@@ -385,8 +419,11 @@ class _Reader:
 
     def _bad_value(self, variable: Variable, host: str, raw: t.Any, problem: str) -> None:
         rule, fix = "variable-value", f"set {variable.name} to a fitting value: {variable.meaning}"
+        meant = _meant_choice(variable, raw)
         if variable.name == "pd_hardware" and _A5_NAME.match(str(raw).lower()):
             fix = "Atlas 850, 850E and 950 SuperPod (950PR, 950DT) are pd_hardware: a5"
+        elif meant is not None:
+            fix = f"did you mean {variable.name}: {meant}?"
         elif "IPv6" in problem:
             rule, fix = (
                 "node-ip-v6",
@@ -569,6 +606,8 @@ class _Reader:
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]
+        if shared and name not in self.entries:
+            return  # all of its variables are missing, which has been said
         place = f"under pd_instances.{name}" if shared else f"for the hosts of {name} ({some(hosts)})"
         self.error(
             "required-variable",
@@ -666,11 +705,43 @@ def _production_runtime(production: Source) -> str:
     return "docker"
 
 
+_TAG = re.compile(r"v?(\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d*)?)(?:[-_](.+))?")
+
+
 def image_tag(image: str) -> tuple[str, str] | None:
-    """(version, suffix) of a vLLM-Ascend image tag such as v0.23.0-a3-openeuler; None for any other tag or a digest only."""
-    name = image.split("@", 1)[0].rsplit("/", 1)[-1]
-    match = re.match(r"[^:]+:(v\d[\w.]*?)(?:-(.+))?$", name)
-    return (match[1], match[2] or "") if match else None
+    """(version, suffix) of a vLLM-Ascend image tag such as v0.23.0-a3-openeuler; None for any other tag or a digest only.
+
+    An image of another name counts its own versions, which say nothing about vLLM-Ascend's.
+    """
+    name, tag = image_name(image)
+    match = _TAG.fullmatch(tag) if is_upstreams(name) else None
+    return (f"v{match[1]}", match[2] or "") if match else None
+
+
+def image_name(image: str) -> tuple[str, str]:
+    """(last part of the name, tag) of an image; the tag is empty where there is none."""
+    name, _colon, tag = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")
+    return name, tag
+
+
+def is_upstreams(name: str) -> bool:
+    """Whether an image is called as upstream's are, on whatever registry."""
+    return "vllm-ascend" in name
+
+
+def _meant_choice(variable: Variable, raw: t.Any) -> str | None:
+    """The one of a variable's choices that a value was meant to be, if that can be told."""
+    if not variable.choices or not isinstance(raw, str):
+        return None
+    text = " ".join(raw.lower().replace("-", " ").split())
+    if variable.name == "pd_hardware":
+        for name, pattern in (("a2", _A2_NAME), ("a3", _A3_NAME)):
+            if text == name or pattern.match(text):
+                return name
+        return None
+    choices = {choice.lower().replace("_", " "): choice for choice in variable.choices}
+    near = difflib.get_close_matches(text.replace("_", " "), choices, n=1, cutoff=0.8)
+    return choices[near[0]] if near else None
 
 
 def _near_variable(name: str) -> str | None:

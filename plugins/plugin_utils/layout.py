@@ -47,7 +47,7 @@ def _check_members(instance: Instance) -> list[Finding]:
     findings = []
     for member in instance.members:
         beyond = [chip for chip in sorted({*member.chips, *member.mapped_chips}) if chip >= member.chips_per_node]
-        unmapped = [chip for chip in member.chips if chip not in member.mapped_chips]
+        unmapped = [chip for chip in member.chips if chip not in member.mapped_chips and chip not in beyond]
         if beyond:
             findings.append(
                 Finding(

@@ -54,7 +54,7 @@ def plan(source: inventory.Source) -> Plan:
         return plan_
 
 
-def _plan(source: inventory.Source) -> Plan:
+def _plan(source: inventory.Source, *, once: bool = True) -> Plan:
     cluster, findings = inventory.read(source)
     placements, shadows, layout_findings = layout.lay_out(cluster)
     transport = connectors.transport(cluster)
@@ -68,12 +68,29 @@ def _plan(source: inventory.Source) -> Plan:
         layout_findings, rule_findings = [], [f for f in rule_findings if f.rule not in rules.BY_HARDWARE]
     findings += layout_findings + rule_findings
     if "production" in source:
-        findings = _with_production(findings, _plan(source["production"]).findings)
+        # Host by host, or what is wrong on all of them would be said once for the first and again for the others.
+        findings = _with_production(findings, _plan(source["production"], once=False).findings)
+    findings = _without_echoes(findings)
+    if once:
+        findings = _once(findings)
     if not cluster.hardware_known:
-        return Plan(None, [], None, _once(findings))
+        return Plan(None, [], None, findings)
     key = command.proxy_key((args, placement.processes[0].env) for placement, args in context.served)
     kv_pool = pool.master(cluster, placements)
-    return Plan(cluster, placements, _proxy(cluster, placements, transport), _once(findings), key, kv_pool)
+    return Plan(cluster, placements, _proxy(cluster, placements, transport), findings, key, kv_pool)
+
+
+def _without_echoes(findings: list[Finding]) -> list[Finding]:
+    """Without warnings that only say again what an error says: of a value that was refused, or that overrides another."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    wrong = {(finding.host, finding.variable) for finding in errors}
+    refused = {(f.host, f.variable) for f in errors if f.rule in ("variable-value", "placeholder", "node-ip-v6")}
+    return [
+        finding
+        for finding in findings
+        if finding.severity == "error"
+        or (finding.host, finding.variable) not in (wrong if finding.rule == "environment-overrides" else refused)
+    ]
 
 
 def _fill_commands(cluster: Cluster, placements: list[Placement], findings: list[Finding]) -> list[command.Arguments]:

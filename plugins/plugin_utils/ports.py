@@ -294,9 +294,9 @@ def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[P
     """
     chips = max(placement.member.chips_per_node for placement in placements)
     per_chip = tables.adxl_ports_per_chip(cluster.versions, cluster.port_reserve)
-    first, last = tables.TRANSFER_ENGINE_FIRST, tables.TRANSFER_ENGINE_LAST
-    ranges = [PortRange(first, last, "mooncake transfer engine", "MC_MIN_RPC_PORT")]
+    ranges: list[PortRange] = []
     for env in [placement.processes[0].env for placement in placements]:
+        ranges.append(PortRange(*tables.transfer_engine_ports(env), "mooncake transfer engine", "MC_MIN_RPC_PORT"))
         adxl = tables.adxl_base(env)
         # The guide's ranges end before the next thousand; the measured one includes its last port.
         adxl_last = adxl + chips * per_chip - (per_chip == 1000)

@@ -248,6 +248,7 @@ def _launch(
 ) -> dict[str, t.Any]:
     """A unit as the module launch takes it. A container's settings are part of it: a change of them is a change."""
     assert plan.cluster is not None
+    docker = plan.cluster.runtime == "docker"
     return {
         "name": settings["name"],
         "spec": {
@@ -258,10 +259,16 @@ def _launch(
             "log_max_bytes": LOG_MAX_BYTES,
             "log_keep": LOG_KEEP,
             "processes": processes,
-            **({"container": settings} if plan.cluster.runtime == "docker" else {}),
+            **({"container": {**settings, "files": _mounted_files(plan.cluster, settings)}} if docker else {}),
         },
         "files": list(files),
     }
+
+
+def _mounted_files(cluster: Cluster, settings: t.Mapping[str, t.Any]) -> list[str]:
+    """What has to be a plain file inside the container: the launcher looks before it starts an engine."""
+    mounts = [mount.split(":") for mount in settings["mounts"]]
+    return [parts[1] for parts in mounts if cluster.hardware.mount_types.get(parts[0]) == "file"]
 
 
 def _label(process: Process) -> str:

@@ -53,6 +53,11 @@ def vllm_options(kind: str) -> frozenset[str]:
     return frozenset(_load("vllm_options.yml")[kind])
 
 
+def vllm_option_ranges() -> dict[str, tuple[float, float | None]]:
+    """Option -> (lowest, highest) number that vLLM takes; a lowest of 0 is itself too low, None is no limit."""
+    return {name: (low, high) for name, (low, high) in _load("vllm_options.yml")["ranges"].items()}
+
+
 @functools.cache
 def vllm_option_names() -> frozenset[str]:
     return frozenset().union(*map(vllm_options, VLLM_OPTION_KINDS))
@@ -165,6 +170,11 @@ def image_shell_environment() -> dict[str, str]:
     return dict(_load("versions.yml")["image_shell_environment"])
 
 
+def environment_numbers() -> dict[str, dict[str, t.Any]]:
+    """Environment variables that hold a whole number: name -> minimum, maximum, unit."""
+    return dict(_load("environment.yml")["numbers"])
+
+
 def engine_id_must_differ(version: Versions) -> bool:
     return before(version.vllm_ascend, _load("versions.yml")["engine_id_must_differ_before"])
 
@@ -196,6 +206,13 @@ def adxl_base(environment: t.Mapping[str, t.Any]) -> int:
     return port(given) or ADXL_BASE_DEFAULT
 
 
+def transfer_engine_ports(environment: t.Mapping[str, t.Any]) -> tuple[int, int]:
+    """Where Mooncake's transfer engine picks its RPC port; two variables move it."""
+    first = port(environment.get("MC_MIN_RPC_PORT")) or TRANSFER_ENGINE_FIRST
+    last = port(environment.get("MC_MAX_RPC_PORT")) or TRANSFER_ENGINE_LAST
+    return (first, last) if first <= last else (TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST)
+
+
 def port(text: t.Any) -> int | None:
     """A port number out of an environment variable; None when it holds none."""
-    return int(text) if re.fullmatch(r"[0-9]{1,5}", str(text)) else None
+    return int(text) if re.fullmatch(r"[0-9]{1,5}", str(text)) and int(text) <= 65535 else None

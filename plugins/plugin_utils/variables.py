@@ -154,13 +154,13 @@ _TABLE = (
     Variable(
         "pd_vllm_ascend_version",
         "C",
-        "text",
+        "version",
         tables.default_version(),
         "vLLM-Ascend version in the image; the tag of a given pd_image wins.",
     ),
-    Variable("pd_cann_version", "C", "text", None, "CANN version in the image (default by vLLM-Ascend version)."),
+    Variable("pd_cann_version", "C", "version", None, "CANN version in the image (default by vLLM-Ascend version)."),
     Variable(
-        "pd_mooncake_version", "C", "text", None, "Mooncake version in the image (default by vLLM-Ascend version)."
+        "pd_mooncake_version", "C", "version", None, "Mooncake version in the image (default by vLLM-Ascend version)."
     ),
     Variable(
         "pd_mooncake_prefix",
@@ -169,7 +169,7 @@ _TABLE = (
         None,
         "Folder on every host with a Mooncake that engines use in the place of the image's own.",
     ),
-    Variable("pd_hixl_version", "C", "text", None, "HIXL version in the image (not told by the tag)."),
+    Variable("pd_hixl_version", "C", "version", None, "HIXL version in the image (not told by the tag)."),
     Variable("pd_image", "C", "image", None, "Container image of engines and proxy (default by hardware and version)."),
     Variable(
         "pd_model_path",
@@ -368,6 +368,8 @@ _IMAGE = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?\Z"
 )
+_VERSION = re.compile(r"(?!V[0-9])[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
+_TAG_SUFFIX = re.compile(r"-(a[235]|310p|openeuler)\b")
 _NIC = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ARGUMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -429,9 +431,21 @@ def _boolean(variable: Variable, value: t.Any) -> Converted:
 
 
 def _text(variable: Variable, value: t.Any) -> Converted:
+    if isinstance(value, (bool, int, float)):
+        # 0.20 has become 0.2 by now, so nothing can be converted.
+        raise BadValue("must be text; put it in quotes, or YAML takes it for a number or truth value")
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue("must be text")
     return value, False
+
+
+def _version(variable: Variable, value: t.Any) -> Converted:
+    text, _converted = _text(variable, value)
+    if not _VERSION.match(text):
+        raise BadValue("must be a version, such as v0.23.0, without blanks and with a small v")
+    if variable.name == "pd_vllm_ascend_version" and _TAG_SUFFIX.search(text):
+        raise BadValue("must be the version alone; the suffix of the image's tag follows from pd_hardware")
+    return text, False
 
 
 def _image(variable: Variable, value: t.Any) -> Converted:
@@ -521,6 +535,10 @@ def _mounts(variable: Variable, value: t.Any) -> Converted:
     if bad:
         entries = f"has the entry {bad[0]}" if len(bad) == 1 else f"has the entries {', '.join(bad)}"
         raise BadValue(f"{entries}; an entry is /host/path:/container/path, with :ro or :rw behind if wanted")
+    targets = [item.split(":")[1].rstrip("/") for item in value]
+    twice = next((target for target in targets if targets.count(target) > 1), None)
+    if twice is not None:
+        raise BadValue(f"mounts two folders or files at {twice}")
     return list(value), False
 
 
@@ -541,7 +559,18 @@ def _mapping(variable: Variable, value: t.Any) -> Converted:
 
 
 def _arguments(variable: Variable, value: t.Any) -> Converted:
-    return _keyed(variable, value, _argument_problem)
+    converted = _keyed(variable, value, _argument_problem)
+    spelled: dict[str, str] = {}
+    for name in value:
+        plain = name if "." in name else name.replace("_", "-")
+        other = spelled.setdefault(plain, name)
+        if other != name:
+            raise BadValue(f"gives one option twice, as {other} and as {name}")
+    for plain, name in spelled.items():
+        opposite = spelled.get(f"no-{plain}")
+        if opposite is not None and value[name] is True and value[opposite] is True:
+            raise BadValue(f"has an option and its opposite, {name} and {opposite}")
+    return converted
 
 
 def _argument_problem(name: str, argument: t.Any) -> str | None:
@@ -597,6 +626,7 @@ _CHECKS: dict[str, t.Callable[[Variable, t.Any], Converted]] = {
     "integer": _integer,
     "boolean": _boolean,
     "text": _text,
+    "version": _version,
     "choice": _choice,
     "image": _image,
     "name": _name,

@@ -337,6 +337,7 @@ def test_two_operators_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
 
 
 def test_check_mode_on_fresh_hosts_changes_nothing(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """ANS-05: read-only tasks run, changing ones do not."""
     cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
     result = cluster.run("site.yml", cmdline="--check --diff")
     assert result.rc == 0, result.stdout
@@ -348,7 +349,7 @@ def test_check_mode_on_fresh_hosts_changes_nothing(rehearse: Make, tmp_path: pat
 
 
 def test_values_reach_the_process_byte_for_byte(rehearse: Make, tmp_path: pathlib.Path) -> None:
-    """Quotes, $HOME, backslashes, non-ASCII and JSON's true/null, through Ansible, module, launcher and exec."""
+    """ANS-03: Quotes, $HOME, backslashes, non-ASCII and JSON's true/null, through Ansible, module, launcher and exec."""
     odd = {
         "chat-template": "it's \"quoted\" $HOME ${HOME} `id` \\n \\\\ 中文 {{ '{{' }} x }}",
         "revision": "null",

@@ -30,7 +30,7 @@ _DCMI_ERRORS = {-8005: DCMI_INIT, -8020: DEVICE_USED}
 _BORDER = re.compile(r"\+[-=+]+\+")
 _VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|NA")
-_HEALTH = re.compile(r"[A-Za-z][A-Za-z ]*|-")
+_HEALTH = re.compile(r"[A-Za-z][A-Za-z ]*|N/A|-")
 _UPPER_NUMBERS = re.compile(r"(\S+) (\S+) (\S+?) ?/ ?(\S+)")
 _LOWER_NUMBERS = re.compile(r"(\S+) (\S+?) ?/ ?(\S+)(?: (\S+?) ?/ ?(\S+))?")
 _IDLE = re.compile(r"No running processes found in NPU ([0-9]+)")

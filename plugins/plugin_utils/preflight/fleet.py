@@ -27,6 +27,7 @@ class Limits:
     disk_warning_mb: int = 10 * 1024
     disk_error_mb: int = 1024
     worker_memory_mb: int = 4 * 1024
+    idle_memory_mb: int = 4 * 1024
     memory_differs_percent: int = 5
     latency_factor: float = 5.0
     latency_floor_us: float = 50.0

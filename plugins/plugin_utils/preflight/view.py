@@ -45,7 +45,8 @@ def _host(cluster: Cluster, row: t.Mapping[str, t.Any], placements: t.Sequence[P
     return {
         "node_ip": row["node_ip"],
         "nic": placements[0].member.nic if placements else None,
-        "chips": sorted({chip for placement in placements for chip in placement.member.mapped_chips}),
+        # Those that instances compute on: what else a container sees may be somebody else's, or out of order.
+        "chips": sorted({chip for placement in placements for chip in placement.member.chips}),
         "chips_per_node": max((placement.member.chips_per_node for placement in placements), default=0),
         "instances": list(row["instances"]),
         "roles": sorted({placement.instance.role for placement in placements}),

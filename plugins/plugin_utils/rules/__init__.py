@@ -10,7 +10,7 @@ while the inventory is read, rank and chip faults while it is laid out; their id
 from __future__ import annotations
 
 from ..model import Finding
-from . import cluster, d2rh, engine_options, fabric, pool, ports, sizes
+from . import cluster, connector, d2rh, engine_options, environment, fabric, pool, ports, sizes
 from .context import Context
 
 # Rules whose outcome depends on the hardware generation.
@@ -28,6 +28,8 @@ BY_HARDWARE = frozenset(
 )
 _ALL = (
     *cluster.RULES,
+    *connector.RULES,
+    *environment.RULES,
     *pool.RULES,
     *sizes.RULES,
     *ports.RULES,

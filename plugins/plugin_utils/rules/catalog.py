@@ -25,11 +25,12 @@ RULES: dict[str, str] = {
     "placeholder": "A placeholder of a template was left in",
     "cluster-variable-differs": "A value of the whole cluster differs between hosts",
     "instance-variable-differs": "A value of one instance differs between its hosts",
-    # Addresses (inventory.py, rules/cluster.py)
+    # Addresses (inventory.py, rules/cluster.py, rules/environment.py)
     "node-ip": "A host has no IPv4 address",
     "node-ip-v6": "A host's address is IPv6",
     "node-ip-twice": "Two hosts have the same address",
     "node-ip-loopback": "A host's address is a loopback address",
+    "address-of-another-host": "Engines are given an address that is not their host's",
     "dp-address": "The address of a data-parallel group is not that of its rank 0",
     # Ranks and chips (layout.py, rules/sizes.py)
     "chip-not-there": "A chip number that the host does not have",
@@ -82,9 +83,11 @@ RULES: dict[str, str] = {
     "d2rh-dp-mode": "D2RH with external data parallelism",
     "d2rh-host-memory": "Host memory that D2RH decode pins",
     "d2rh-capacity": "D2RH decode with another share of device memory",
-    # Connector and transfer (connectors.py, rules/cluster.py, rules/engine_options.py)
+    # Connector and transfer (connectors.py, rules/cluster.py, rules/connector.py, rules/engine_options.py)
     "connector-plain-mooncake": "MooncakeConnector without vLLM-Ascend's module is the CUDA connector",
     "kv-transfer-contradiction": "A kv-transfer setting contradicts the plan",
+    "kv-transfer-key": "A kv-transfer key that nobody reads, and much like one that is read",
+    "kv-load-failure-policy": "A policy for failed loads that engines refuse",
     "kv-release-timeout": "Prefill frees KV cache too soon",
     "engine-id-twice": "Two instances have the same engine_id",
     "layerwise-with-pool": "The layerwise connector beside a KV pool",
@@ -92,6 +95,7 @@ RULES: dict[str, str] = {
     # KV pool (inventory.py, rules/pool.py)
     "pool-host": "The pool's master does not have exactly one host",
     "pool-nesting": "A setting that AscendStoreConnector does not read",
+    "pool-unknown-setting": "A setting that AscendStoreConnector does not have",
     "pool-lookup-port": "Two instances of one host have the same lookup_rpc_port",
     "pool-hash-seed": "Engines of one pool hash differently",
     "pool-prefix-caching": "Prefill without prefix caching beside a pool",
@@ -109,10 +113,12 @@ RULES: dict[str, str] = {
     "proxy-not-on-prefill": "The proxy runs on a host without prefill",
     "proxy-workers": "Workers for a proxy that has none",
     "upstream-launcher": "An instance that upstream's launcher cannot start",
-    # Engine options and environment (command.py, rules/engine_options.py)
+    # Engine options and environment (command.py, rules/engine_options.py, rules/environment.py)
     "planned-argument": "An engine option that the plan sets",
     "planned-environment": "An environment variable that the plan sets per rank",
     "environment-overrides": "An environment variable and a variable of the inventory disagree",
+    "environment-value": "A number in the environment that cannot work",
+    "http-proxy": "An HTTP proxy between engines and their proxy",
     "json-option": "A JSON option that is not the JSON it takes",
     "text-option": "A truth value is given as text",
     "speculative-tokens": "Speculative tokens of prefill and decode do not fit together",
@@ -120,6 +126,7 @@ RULES: dict[str, str] = {
     "hybrid-prefix-cache": "Prefix caching with a hybrid model",
     "hybrid-manager": "The hybrid connector without the hybrid KV cache manager",
     "block-size": "Block sizes of prefill and decode do not fit together",
+    "kv-cache-dtype": "Prefill and decode keep their KV cache in different types",
     "cp-interleave": "The context-parallel interleave is not the block size",
     "recompute-on-prefill": "The recompute scheduler on prefill",
     "expert-parallel-back-to-back": "Experts spread over hosts without a switch",

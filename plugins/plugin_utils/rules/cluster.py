@@ -4,20 +4,23 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 import typing as t
 
 from .. import fabric, scripts, tables
 from ..connectors import QOS_IN_CONFIG, VLLM_ASCEND_MODULE, effective_engine_id, qos_of, uses_ascend_module
-from ..inventory import image_tag
-from ..model import Finding
+from ..inventory import image_name, image_tag, is_upstreams
+from ..model import Cluster, Finding
 from ..variables import VARIABLES, BadValue, convert
 from .context import Context, error, given_environment, warning
 
 # Decode fetches within milliseconds when idle and within seconds under load; below a minute a queue alone makes
 # prefill free blocks that decode then reads (garbled answers, nothing in any log).
 KV_RELEASE_TIMEOUT_MINIMUM = 60
-_GENERATIONS = ("a2", "a3", "a5", "310p", "950dt")
+# Words in an image's tag that tell the generation it was built for.
+_GENERATIONS = {"a2": "a2", "910b": "a2", "a3": "a3", "910c": "a3", "a5": "a5", "950dt": "a5", "310p": "310p"}
 
 
 def node_addresses(context: Context) -> t.Iterator[Finding]:
@@ -68,23 +71,10 @@ def container_network(context: Context) -> t.Iterator[Finding]:
 
 def image(context: Context) -> t.Iterator[Finding]:
     cluster = context.cluster
-    tag = image_tag(cluster.image)
-    if tag is not None:
-        version, suffix = tag
-        # A site may add words of its own (patch1, openeuler); only those of a generation count.
-        parts = [part for part in suffix.split("-") if part in _GENERATIONS]
-        wanted = [cluster.hardware.image_suffix] if cluster.hardware.image_suffix else []
-        if parts != wanted:
-            expected = "-".join([version, *wanted])
-            yield error(
-                "image-hardware",
-                "all",
-                "pd_image",
-                cluster.image,
-                f"the tag of {cluster.image} is not for pd_hardware {cluster.hardware.name}: its suffix is "
-                f"{'-'.join(parts) or 'empty (the a2 build)'}",
-                f"use the tag {expected} (or {expected}-openeuler)",
-            )
+    name, label = image_name(cluster.image)
+    wrong = _image_hardware(context)
+    if wrong is not None:
+        yield wrong
     if not cluster.versions.known:
         yield warning(
             "version-unknown",
@@ -95,6 +85,58 @@ def image(context: Context) -> t.Iterator[Finding]:
             "and every known name of the KV release timeout is set",
             "set pd_vllm_ascend_version to a released version, or check pd_cann_version and pd_mooncake_version yourself",
         )
+    elif wrong is None and _tells_no_version(name, label, cluster):
+        yield warning(
+            "version-unknown",
+            "all",
+            "pd_image",
+            cluster.image,
+            f"the tag {label} of pd_image tells no version; it is taken for {cluster.versions.vllm_ascend}, from which names of "
+            "environment variables, ports and options follow",
+            "set pd_vllm_ascend_version to the release that this image was built from, or use a tag with a version",
+        )
+
+
+def _tells_no_version(name: str, label: str, cluster: Cluster) -> bool:
+    tagged = is_upstreams(name) and label != "" and image_tag(cluster.image) is None
+    return tagged and "pd_vllm_ascend_version" not in cluster.given
+
+
+def _image_hardware(context: Context) -> Finding | None:
+    cluster = context.cluster
+    wanted, (name, label), tag = cluster.hardware.name, image_name(cluster.image), image_tag(cluster.image)
+    suffix = label if tag is None else tag[1]
+    # A site may add words of its own (patch1, openeuler); only those of a generation count.
+    found = {_GENERATIONS[word] for word in re.split(r"[-_.]", suffix) if word in _GENERATIONS}
+    if found == {wanted} or (wanted == "a2" and not found):
+        return None
+    if not is_upstreams(name):
+        # What the tags of other images mean is the site's to know.
+        if not found:
+            return None
+        return warning(
+            "image-hardware",
+            "all",
+            "pd_image",
+            cluster.image,
+            f"the tag {label} of {cluster.image} speaks of {', '.join(sorted(found))}, but pd_hardware is {wanted}",
+            f"see that this image was built for {wanted}",
+        )
+    # Upstream's branches have the suffixes of its releases. Any other tag without one is somebody's own.
+    if tag is None and not found and not re.match(r"(main|nightly)\b", label):
+        return None
+    version = cluster.versions.vllm_ascend if tag is None else tag[0]
+    expected = "-".join(filter(None, (version, cluster.hardware.image_suffix)))
+    built_for = " (the a2 build)" if not found and suffix in ("", "openeuler", label) else ""
+    about = f"its suffix is {suffix or 'empty'}" if tag is not None else f"it is {label}"
+    return error(
+        "image-hardware",
+        "all",
+        "pd_image",
+        cluster.image,
+        f"the tag of {cluster.image} is not for pd_hardware {wanted}: {about}{built_for}",
+        f"use the tag {expected} (or {expected}-openeuler)",
+    )
 
 
 def plain_connector(context: Context) -> t.Iterator[Finding]:
@@ -143,13 +185,39 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
                 )
 
 
+@functools.cache
+def _is_misspelt_timeout(name: str) -> bool:
+    known = tables.kv_release_timeout_every_name()
+    return name not in known and bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
+
+
+def misspelt_timeouts(context: Context) -> t.Iterator[Finding]:
+    """A name that is close to one of the KV release limit's sets nothing at all."""
+    for placement in context.placements:
+        env = placement.processes[0].env
+        for name in env:
+            if not _is_misspelt_timeout(name):
+                continue
+            yield warning(
+                "timeout-name",
+                placement.host,
+                given_environment(context, placement, name),
+                env[name],
+                f"{name} is read by no release of vLLM-Ascend; the KV release limit stays at {context.cluster.kv_release_timeout}",
+                "set pd_kv_release_timeout, which becomes the name that is read",
+            )
+
+
 def _timeout_too_short(host: str, variable: str, value: int | str) -> Finding:
+    seconds = re.fullmatch(r"-?[0-9]{1,9}", str(value))
     return error(
         "kv-release-timeout",
         host,
         variable,
         value,
-        f"{variable} is {value}: prefill would free KV cache that decode is still to read, which gives garbled answers",
+        f"{variable} is {value}: prefill would free KV cache that decode is still to read, which gives garbled answers"
+        if seconds
+        else f"{variable} is {value!r}, which is no whole number of seconds",
         f"use {KV_RELEASE_TIMEOUT_MINIMUM} seconds or more; 480 is upstream's default, 1800 for long sequences",
     )
 
@@ -188,7 +256,8 @@ def engine_ids(context: Context) -> t.Iterator[Finding]:
 def proxy_beside_prefill(context: Context) -> t.Iterator[Finding]:
     host = context.cluster.proxy_host
     prefill = [host for instance in context.cluster.of("prefill") for host in instance.hosts]
-    if host and prefill and host not in prefill:
+    # A host whose address is wrong is missing from its instance, and that has been said.
+    if host and context.cluster.proxy_address and prefill and host not in prefill:
         yield warning(
             "proxy-not-on-prefill",
             host,
@@ -313,6 +382,7 @@ RULES = (
     image,
     plain_connector,
     kv_release_timeout,
+    misspelt_timeouts,
     engine_ids,
     proxy_beside_prefill,
     proxy_workers,

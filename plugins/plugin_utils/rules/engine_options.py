@@ -26,6 +26,7 @@ from ..tables import HYBRID_CONNECTOR
 from .context import Context, error, warning
 
 _DSPARK_MINIMUM = 5
+_SPECULATIVE_KEYS = ("num_speculative_tokens", "method", "model")
 
 
 # What a JSON option holds, by its kind in the option table: Python type, JSON's word for it, YAML's.
@@ -117,10 +118,27 @@ def speculative(context: Context) -> t.Iterator[Finding]:
             f"num_speculative_tokens of {placement.instance.role} instance {placement.instance.name} is {tokens!r}",
             "give a whole number, 1 or more",
         )
+    for placement, variable, config in [*_distinct(prefill), *_distinct(decode)]:
+        yield from _misspelt_keys(placement, variable, config)
     if wrong:
         return
     for p_entry, d_entry in itertools.product(_distinct(prefill), _distinct(decode)):
         yield from _speculative_pair(context, p_entry, d_entry)
+
+
+def _misspelt_keys(placement: Placement, variable: str, config: dict[str, t.Any]) -> t.Iterator[Finding]:
+    """A key that is close to one of the two that matter here is not read, and engines end at it."""
+    for key in config:
+        near = [] if key in _SPECULATIVE_KEYS else difflib.get_close_matches(key, _SPECULATIVE_KEYS, n=1, cutoff=0.8)
+        if near:
+            yield error(
+                "option-value",
+                placement.host,
+                variable.removesuffix(".num_speculative_tokens"),
+                key,
+                f"--speculative-config of instance {placement.instance.name} has the key {key!r}",
+                f"did you mean {near[0]}?",
+            )
 
 
 def _distinct(entries: list[_Speculative]) -> list[_Speculative]:
@@ -198,7 +216,7 @@ def _speculative(context: Context, role: Role) -> list[_Speculative]:
     return [
         (
             placement,
-            f"{_variable(args, 'speculative-config')}.num_speculative_tokens",
+            _field(args, "speculative-config", "num_speculative_tokens"),
             json_option(args, "speculative-config"),
         )
         for placement, args in context.of_role(role)
@@ -272,6 +290,34 @@ def _block_problem(context: Context, decode: Placement, p_block: int, d_block: i
     elif dcp_size > 1 and p_block > d_block:
         return f"with pd_dcp_size {dcp_size} prefill's block-size {p_block} may not exceed decode's {d_block}"
     return None
+
+
+# Options that decide how an element of the KV cache is stored, with the words that leave it to the model.
+_KV_TYPES = ("kv-cache-dtype", "dtype")
+
+
+def kv_cache_types(context: Context) -> t.Iterator[Finding]:
+    """Decode reads the bytes that prefill wrote, in whatever type; nothing at run time looks at that."""
+    for name in _KV_TYPES:
+        seen: dict[str, tuple[Placement, Arguments]] = {}
+        for placement, args in [*context.of_role("prefill"), *context.of_role("decode")]:
+            value = option(args, name)
+            given = "auto" if value is None else str(value)
+            if name == "dtype" and given == "auto":
+                continue  # the model's own, which may be the one that others name
+            seen.setdefault(given, (placement, args))
+        if len(seen) < 2:
+            continue
+        (first_value, (first, _args)), (value, (other, args)) = list(seen.items())[:2]
+        yield error(
+            "kv-cache-dtype",
+            other.host,
+            _variable(args, name),
+            option(args, name),
+            f"--{name} is {first_value} in instance {first.instance.name} ({first.host}) and {value} in {other.instance.name} "
+            f"({other.host}): decode would read KV cache of another type than it has",
+            f"give all instances the same {name}, in pd_engine_args_common",
+        )
 
 
 def interleave(context: Context) -> t.Iterator[Finding]:
@@ -372,7 +418,7 @@ def option_values(context: Context) -> t.Iterator[Finding]:
     for placement, variable, layer in _layers(context):
         for name, raw in layer.items():
             value = flag(canonical(name, raw), raw)
-            wanted = _misfit(canonical(name, value), value)
+            wanted = _misfit(canonical(name, value), value) or _out_of_range(canonical(name, value), value)
             if wanted and value is not None:
                 yield error(
                     "option-value",
@@ -382,6 +428,17 @@ def option_values(context: Context) -> t.Iterator[Finding]:
                     f"--{name} takes {wanted}, but is given {raw!r}",
                     f"give {wanted}, or null to drop the option",
                 )
+
+
+def _out_of_range(name: str, value: t.Any) -> str | None:
+    """What the option takes, when a number is outside of it."""
+    bounds = tables.vllm_option_ranges().get(name)
+    if bounds is None or isinstance(value, bool) or not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", str(value)):
+        return None
+    number, (low, high) = float(value), bounds
+    if (number > 0 if low == 0 else number >= low) and (high is None or number <= high):
+        return None
+    return f"a number above 0 and at most {high}" if high is not None else f"a whole number, {low} or more"
 
 
 def _misfit(name: str, value: t.Any) -> str | None:
@@ -460,6 +517,12 @@ def _size(value: t.Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
+def _field(args: Arguments, name: str, key: str) -> str:
+    """Where a key of a JSON option comes from: as an option of its own, or inside the mapping."""
+    dotted = args.get(f"{name}.{key}")
+    return f"{dotted.variable}.{dotted.name}" if dotted else f"{_variable(args, name)}.{key}"
+
+
 def _variable(args: Arguments, name: str) -> str:
     argument = args.get(name)
     return f"{argument.variable}.{argument.name}" if argument else f"pd_engine_args.{name}"
@@ -474,6 +537,7 @@ RULES = (
     prefix_cache_hybrid,
     hybrid_manager,
     block_sizes,
+    kv_cache_types,
     interleave,
     recompute_scheduler,
     dead_keys,

@@ -12,6 +12,7 @@ from ..layout import visible_devices
 from ..model import Finding, Member, Placement
 from .context import Context, error, given_environment, warning
 
+_NESTED = "comm_resource_config"
 _ENDPOINT_VARIABLE = f"pd_kv_transfer_config.kv_connector_extra_config.{fabric.ENDPOINT_KEY}"
 
 
@@ -83,6 +84,15 @@ def resource_config(context: Context) -> t.Iterator[Finding]:
                 )
         config = env.get(fabric.GLOBAL_RESOURCE_CONFIG)
         variable = given_environment(context, placement, fabric.GLOBAL_RESOURCE_CONFIG)
+        if isinstance(fabric.json_object(config).get(_NESTED), dict):
+            yield warning(
+                "resource-config",
+                host,
+                variable,
+                config,
+                f"{_NESTED} in {fabric.GLOBAL_RESOURCE_CONFIG} is an object, but HIXL's keys are flat",
+                f"write one key with dots, such as {_NESTED}.protocol_desc",
+            )
         named = fabric.protocols(config)
         refused = [name for name in named if name in unsupported]
         unknown = [name for name in named if name not in known]
@@ -193,17 +203,21 @@ def roce_addresses(context: Context) -> t.Iterator[Finding]:
                 f"(0-{member.chips_per_node - 1})",
                 "the keys are physical chip ids, as in /dev/davinciN",
             )
+        shared: dict[str, list[str]] = {}
         for chip, address in given.items():
             first_host, first_chip = owner.setdefault(address, (member.host, chip))
             if first_host != member.host:
-                yield error(
-                    "roce-address-twice",
-                    member.host,
-                    "pd_roce_addresses",
-                    address,
-                    f"{address} is the Host RoCE address of chip {first_chip} on {first_host} and of chip {chip} on {member.host}",
-                    "correct one of them; a copied block is the usual cause",
-                )
+                words = f"{address} is the Host RoCE address of chip {first_chip} on {first_host} and of chip {chip} on {member.host}"
+                shared.setdefault(first_host, []).append(words)
+        for alike in shared.values():
+            yield error(
+                "roce-address-twice",
+                member.host,
+                "pd_roce_addresses",
+                alike[0].split()[0],
+                alike[0] + (f", and so are {len(alike) - 1} more" if len(alike) > 1 else ""),
+                "correct one of them; a copied block is the usual cause",
+            )
 
 
 def _hosts(context: Context) -> t.Iterator[Member]:

@@ -11,7 +11,7 @@ import typing as t
 
 from .. import command, pool, tables
 from ..model import ROLES, Finding, Placement
-from .context import Context, error, warning
+from .context import Context, error, given_environment, warning
 
 # Keys that belong elsewhere: AscendStoreConnector does not read them, and nobody says so. Key -> where it belongs.
 _MISPLACED = {
@@ -35,7 +35,29 @@ _MISPLACED = {
     "protocol": "pd_kv_pool.config",
     "port": "pd_kv_pool.master",
     "default_kv_lease_ttl": "pd_kv_pool.master",
+    "kv_connector_extra_config": "pd_kv_pool itself, which is that mapping",
 }
+# What AscendStoreConnector reads, as far as is known, and what kind of value it takes (None: any).
+_STORE_KEYS: dict[str, type | None] = {
+    "backend": str,
+    "lookup_rpc_port": None,
+    "load_async": bool,
+    "consumer_is_to_put": bool,
+    "consumer_is_to_load": bool,
+    "discard_partial_chunks": bool,
+    "save_decode_cache": bool,
+    "use_layerwise": bool,
+    "prefill_pp_size": None,
+    "prefill_pp_layer_partition": None,
+    "h2d_stagger_us": None,
+    "layerwise_max_transfer_blocks": None,
+    "layerwise_max_transfer_bytes": None,
+    "layerwise_prefetch_layers": None,
+    "layerwise_num_shared_buffers": None,
+    "layerwise_independent_layers": None,
+}
+# A segment below this is no pool: somebody has left the unit out.
+_SMALLEST_SIZE = 1 << 20
 
 
 def pool_pair(context: Context) -> t.Iterator[Finding]:
@@ -108,6 +130,7 @@ def pool_settings(context: Context) -> t.Iterator[Finding]:
             continue
         expected = "a mapping, or host:port of a master that runs already" if name == "master" else "a mapping"
         yield _bad(name, value, f"must be {expected}")
+    yield from _master_address(context, given.get("master"))
     yield from _master(given, backend)
     if backend == "mooncake":
         yield from _mooncake_config(pool.client_settings(given))
@@ -116,6 +139,22 @@ def pool_settings(context: Context) -> t.Iterator[Finding]:
         for key, value in config.items():
             if key not in ("meta", "local") or not isinstance(value, dict):
                 yield _bad(f"config.{key}", value, "must be local or meta with a mapping of ock.mmc settings")
+            elif key == "local" and pool.size(value.get(_DRAM_SIZE, "1GB")) is None:
+                where = f"config.local.{_DRAM_SIZE}"
+                yield _bad(where, value[_DRAM_SIZE], "must be a size: bytes, or a number with KB, MB or GB")
+
+
+def _master_address(context: Context, given: t.Any) -> t.Iterator[Finding]:
+    """A master that runs already is looked for by every host, so it cannot be on "this" one."""
+    hosts = {member.host for instance in context.cluster.instances for member in instance.members}
+    if not _is_endpoint(given) or len(hosts) < 2:
+        return
+    name = str(given).partition(":")[0]
+    if name == "localhost" or name.startswith("127."):
+        yield _bad("master", given, f"names {name}, which is another host to each of the {len(hosts)} hosts")
+
+
+_DRAM_SIZE = "ock.mmc.local_service.dram.size"
 
 
 def _is_endpoint(value: t.Any) -> bool:
@@ -134,6 +173,10 @@ def _master(given: t.Mapping[str, t.Any], backend: str) -> t.Iterator[Finding]:
         elif key == "args":
             if not isinstance(value, dict):
                 yield _bad(where, value, "must be a mapping of flags")
+                continue
+            for flag in sorted({"rpc_address", *known} & {*value}):
+                hint = "it follows from group kv_pool" if flag == "rpc_address" else f"use pd_kv_pool.master.{flag}"
+                yield _bad(f"{where}.{flag}", value[flag], "is the plan's to say: engines and ports follow it", hint)
         elif key in ("port", "metrics_port", "config_store_port"):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
                 yield _bad(where, value, "must be a port, 1 to 65535")
@@ -154,8 +197,11 @@ def _mooncake_config(config: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(pool.CLIENT_KEYS)}"
             yield _bad(where, value, "is no key of mooncake.json", hint)
         elif key in ("global_segment_size", "local_buffer_size"):
-            if pool.size(value) is None:
+            size = None if isinstance(value, float) or str(value).lower().endswith("tb") else pool.size(value)
+            if size is None:
                 yield _bad(where, value, "must be a size: bytes, or a number with KB, MB or GB")
+            elif 0 < size < _SMALLEST_SIZE:
+                yield _bad(where, value, f"would be {size} bytes", "give the unit too, as in 64GB")
         elif key == "protocol" and value != "ascend":
             yield _bad(where, value, "must be ascend: vLLM-Ascend has no other", "leave it out")
         elif not isinstance(value, kind):
@@ -183,6 +229,15 @@ def pool_nesting(context: Context) -> t.Iterator[Finding]:
                     f"pd_kv_pool.{prefix}{key} would stand in the settings of AscendStoreConnector, which does not read {key}",
                     f"move it to {_MISPLACED[key]}",
                 )
+            elif key in pool.BACKENDS:
+                yield error(
+                    "pool-nesting",
+                    "all",
+                    f"pd_kv_pool.{prefix}{key}",
+                    value,
+                    f"pd_kv_pool.{prefix}{key} would stand in the settings of AscendStoreConnector, which does not read {key}",
+                    f"name the backend as pd_kv_pool.backend: {key}, and its settings in pd_kv_pool.config",
+                )
             elif key == "use_layerwise" and value is True and pool.backend(given) != "memcache":
                 yield error(
                     "pool-nesting",
@@ -192,6 +247,31 @@ def pool_nesting(context: Context) -> t.Iterator[Finding]:
                     f"use_layerwise works with the memcache backend only; this pool's is {pool.backend(given)}",
                     "drop use_layerwise, or set backend: memcache",
                 )
+
+
+def pool_store_settings(context: Context) -> t.Iterator[Finding]:
+    """Keys that AscendStoreConnector does not have do nothing, and a text is true to Python whatever it says."""
+    given = context.cluster.kv_pool or {}
+    places: list[tuple[str, t.Any]] = [("", {key: value for key, value in given.items() if key not in pool.OWN_KEYS})]
+    places += [(f"{role}.", given[role]) for role in ROLES if isinstance(given.get(role), dict)]
+    for prefix, settings in places:
+        for key, value in settings.items():
+            if key in _MISPLACED or key in pool.BACKENDS:
+                continue
+            if key not in _STORE_KEYS:
+                near = difflib.get_close_matches(key, [*_STORE_KEYS, *pool.OWN_KEYS], n=1, cutoff=0.7)
+                yield warning(
+                    "pool-unknown-setting",
+                    "all",
+                    f"pd_kv_pool.{prefix}{key}",
+                    value,
+                    f"AscendStoreConnector has no setting {key}, as far as is known; it would be ignored",
+                    f"did you mean {near[0]}?" if near else "check the name in vLLM-Ascend's guide to the KV pool",
+                )
+            elif _STORE_KEYS[key] is bool and not isinstance(value, bool):
+                yield _bad(f"{prefix}{key}", value, "must be true or false, without quotes")
+            elif key == "lookup_rpc_port" and (isinstance(value, bool) or not isinstance(value, (int, str))):
+                yield _bad(f"{prefix}{key}", value, "must be a number or a word")
 
 
 def pool_lookup_port(context: Context) -> t.Iterator[Finding]:
@@ -249,6 +329,35 @@ def pool_environment(context: Context) -> t.Iterator[Finding]:
             )
 
 
+def pool_client_environment(context: Context) -> t.Iterator[Finding]:
+    """Two variables of the environment win over the file that the plan writes."""
+    cluster = context.cluster
+    if cluster.kv_pool is None or pool.backend(cluster.kv_pool) != "mooncake":
+        return
+    planned = pool.master_address(cluster)
+    for placement in context.placements:
+        env = placement.processes[0].env
+        master, size = env.get("MOONCAKE_MASTER"), env.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
+        if master is not None and planned is not None and master != planned:
+            yield warning(
+                "environment-overrides",
+                placement.host,
+                given_environment(context, placement, "MOONCAKE_MASTER"),
+                master,
+                f"MOONCAKE_MASTER is {master}, while pd_kv_pool gives {planned}; the former is used",
+                "leave MOONCAKE_MASTER out, or name that master as pd_kv_pool.master",
+            )
+        if size is not None and pool.size(size) is None:
+            yield error(
+                "environment-value",
+                placement.host,
+                given_environment(context, placement, "MOONCAKE_GLOBAL_SEGMENT_SIZE"),
+                size,
+                f"MOONCAKE_GLOBAL_SEGMENT_SIZE is {size!r}, which is no size: bytes, or a number with KB, MB or GB",
+                "leave it out and set pd_kv_pool.config.global_segment_size",
+            )
+
+
 def pool_prefix_caching(context: Context) -> t.Iterator[Finding]:
     """Prefill asks the pool for what its own prefix cache lacks; without prefix caching it asks for nothing."""
     if context.cluster.kv_pool is None:
@@ -260,7 +369,7 @@ def pool_prefix_caching(context: Context) -> t.Iterator[Finding]:
                 "pool-prefix-caching",
                 placement.host,
                 f"{variable}.{args['enable-prefix-caching'].name}",
-                True,
+                args["enable-prefix-caching"].value,
                 f"instance {placement.instance.name} runs without prefix caching, so it never takes anything from the pool",
                 "drop no-enable-prefix-caching for prefill",
             )
@@ -272,21 +381,25 @@ def pool_lease(context: Context) -> t.Iterator[Finding]:
     if cluster.kv_pool is None or not pool.is_ours(cluster) or pool.backend(cluster.kv_pool) != "mooncake":
         return
     lease = pool.lease_ttl(cluster, context.placements)
-    told: set[str] = set()
-    for placement in context.placements:
-        connect, transfer = pool.transfer_timeouts(placement.processes[0].env)
-        if lease <= max(connect, transfer) and placement.instance.name not in told:
-            told.add(placement.instance.name)
-            name = "ASCEND_TRANSFER_TIMEOUT" if transfer >= connect else "ASCEND_CONNECT_TIMEOUT"
-            yield error(
-                "pool-lease-ttl",
-                placement.host,
-                f"pd_kv_pool.master.{pool.LEASE_FLAG}",
-                lease,
-                f"{pool.LEASE_FLAG} is {lease} ms, but a transfer of instance {placement.instance.name} may take {max(connect, transfer)} ms "
-                f"({name}): what it reads could be evicted meanwhile",
-                f"leave {pool.LEASE_FLAG} out, give more than {max(connect, transfer)}, or set a shorter {name} in pd_engine_env_common",
-            )
+    # The longest transfer decides; the others would be the same fault again.
+    longest = max(context.placements, key=_longest_transfer, default=None)
+    if longest is None or lease > _longest_transfer(longest):
+        return
+    connect, transfer = pool.transfer_timeouts(longest.processes[0].env)
+    name = "ASCEND_TRANSFER_TIMEOUT" if transfer >= connect else "ASCEND_CONNECT_TIMEOUT"
+    yield error(
+        "pool-lease-ttl",
+        longest.host,
+        f"pd_kv_pool.master.{pool.LEASE_FLAG}",
+        lease,
+        f"{pool.LEASE_FLAG} is {lease} ms, but a transfer of instance {longest.instance.name} may take {max(connect, transfer)} ms "
+        f"({name}): what it reads could be evicted meanwhile",
+        f"leave {pool.LEASE_FLAG} out, give more than {max(connect, transfer)}, or set a shorter {name} in pd_engine_env_common",
+    )
+
+
+def _longest_transfer(placement: Placement) -> int:
+    return max(pool.transfer_timeouts(placement.processes[0].env))
 
 
 def pool_fabric_memory(context: Context) -> t.Iterator[Finding]:
@@ -357,8 +470,10 @@ RULES = (
     pool_pair,
     pool_settings,
     pool_nesting,
+    pool_store_settings,
     pool_lookup_port,
     pool_environment,
+    pool_client_environment,
     pool_prefix_caching,
     pool_lease,
     pool_fabric_memory,

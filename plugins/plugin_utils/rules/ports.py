@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import typing as t
 
-from .. import pool
+from .. import pool, tables
 from ..model import Finding, Placement, PortRange
 from ..ports import ADXL, shared_ranges
-from .context import Context, error, warning
+from .context import Context, error, given_environment, warning
 
 _Taken = tuple[PortRange, str, Placement | None]
 
@@ -26,6 +26,29 @@ def port_range(context: Context) -> t.Iterator[Finding]:
                     f"instance {placement.instance.name} would listen on {ports} on {placement.host}, beyond 65535",
                     f"choose a smaller {ports.variable}",
                 )
+
+
+def moved_ranges(context: Context) -> t.Iterator[Finding]:
+    """Environment can move the transports' ranges to where there are no ports."""
+    cluster = context.cluster
+    for host, placements in context.on_host.items():
+        chips = max(placement.member.chips_per_node for placement in placements)
+        for reserve in shared_ranges(cluster, placements):
+            last = reserve.last
+            if reserve.owner == ADXL:
+                # What is really taken: that the documented range does not fit hurts nobody.
+                last = reserve.first + chips * tables.adxl_ports_per_chip(cluster.versions, "measured") - 1
+            if last <= 65535:
+                continue
+            moved = [p for p in placements if str(p.processes[0].env.get(reserve.variable)) == str(reserve.first)]
+            yield error(
+                "port-range",
+                host,
+                given_environment(context, moved[0], reserve.variable) if moved else reserve.variable,
+                reserve.first,
+                f"{reserve.owner} would take {reserve.first}-{last} on {host}, beyond 65535",
+                f"choose a smaller {reserve.variable}, or leave it out",
+            )
 
 
 def port_conflict(context: Context) -> t.Iterator[Finding]:
@@ -127,6 +150,8 @@ def listeners_in_reserve(context: Context) -> t.Iterator[Finding]:
         shared = shared_ranges(context.cluster, placements)
         if host == context.cluster.proxy_host:
             yield from _proxy_in_reserve(context, host, shared)
+        if host == context.cluster.pool_host:
+            yield from _pool_in_reserve(context, host, shared)
         for placement in placements:
             for ports in placement.ports:
                 if ports.owner == "kv" or (placement.instance.name, ports.variable) in told:
@@ -159,6 +184,20 @@ def _proxy_in_reserve(context: Context, host: str, shared: list[PortRange]) -> t
             )
 
 
+def _pool_in_reserve(context: Context, host: str, shared: list[PortRange]) -> t.Iterator[Finding]:
+    for ports in pool.ports(context.cluster):
+        reserve = next((entry for entry in shared if ports.overlaps(entry)), None)
+        if reserve is not None:
+            yield warning(
+                "listener-in-reserve",
+                host,
+                ports.variable,
+                ports.first,
+                f"the {ports.owner}'s port {ports.first} lies in {reserve.first}-{reserve.last}, which {reserve.owner} may take first",
+                f"choose a {ports.variable} outside of it",
+            )
+
+
 def same_kv_port_on_host(context: Context) -> t.Iterator[Finding]:
     """Prefill and decode with one kv_port on one host do not clash (one side binds), but logs become unreadable."""
     for host, placements in context.on_host.items():
@@ -183,4 +222,4 @@ def _given(placement: Placement, ports: PortRange) -> int | None:
     return port
 
 
-RULES = (port_range, port_conflict, kv_port_reserve, listeners_in_reserve, same_kv_port_on_host)
+RULES = (port_range, moved_ranges, port_conflict, kv_port_reserve, listeners_in_reserve, same_kv_port_on_host)

@@ -22,6 +22,7 @@ ROW_OF = {row[0].strip("`"): row for row in ROWS}
 KINDS = {
     "boolean": "true or false",
     "text": "text",
+    "version": "version",
     "image": "image",
     "name": "name",
     "nic": "network card",

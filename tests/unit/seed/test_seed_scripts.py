@@ -45,6 +45,9 @@ OPTIONS_CHANGED = {"host": "host"}
 OPTIONS_REMOVED = {"pipeline-parallel-size": "default-options"}
 MODEL_CHANGED = "model-path"
 VOLUMES_REMOVED = {"/mnt/sfs_turbo/.cache:/root/.cache": "cache-mount"}
+VOLUMES_READ_ONLY = {
+    f"{path}:{path}": "read-only-mounts" for path in ("/etc/hccn.conf", "/usr/local/Ascend/driver/tools/hccn_tool")
+}
 VOLUMES_ADDED = {"model": "model-mount", "unit": "unit-folders"}
 DOCKER_CHANGED = {"name": "container-name", "rm": "restart-policy"}
 IMAGE_CHANGED = "image-tag"
@@ -185,8 +188,9 @@ def test_every_flag_of_the_docker_run_for_a3(host: str, plans: dict[str, planner
     assert ours["devices"] == theirs["devices"]
     model = whole["cluster"]["model_path"]
     own = {mount for mount in ours["mounts"] if mount.split(":")[0] == model or f"/{ours['name']}" in mount}
-    assert set(theirs["volumes"]) - set(ours["mounts"]) == set(VOLUMES_REMOVED)
-    assert set(ours["mounts"]) - set(theirs["volumes"]) == own and len(own) == 3
+    volumes = {f"{each}:ro" if each in VOLUMES_READ_ONLY else each for each in theirs["volumes"]}
+    assert volumes - set(ours["mounts"]) == set(VOLUMES_REMOVED)
+    assert set(ours["mounts"]) - volumes == own and len(own) == 3
     options = theirs["options"]
     assert (ours["network"], ours["shm_size"]) == (options["net"], options["shm-size"])
     assert ours["privileged"] is False and not ours["ulimits"] and not ours["capabilities"]
@@ -320,7 +324,15 @@ def anchors() -> set[str]:
 
 
 def listed() -> set[str]:
-    named = (ENV_ADDED, OPTIONS_CHANGED, OPTIONS_REMOVED, VOLUMES_REMOVED, VOLUMES_ADDED, DOCKER_CHANGED)
+    named = (
+        ENV_ADDED,
+        OPTIONS_CHANGED,
+        OPTIONS_REMOVED,
+        VOLUMES_REMOVED,
+        VOLUMES_READ_ONLY,
+        VOLUMES_ADDED,
+        DOCKER_CHANGED,
+    )
     benchmark = {"benchmark-load", "benchmark-type", "benchmark-target"}
     return {*(anchor for each in named for anchor in each.values()), MODEL_CHANGED, IMAGE_CHANGED, *benchmark}
 

@@ -111,6 +111,13 @@ _CONF_DIFFERS = Words(
     "{host} 芯片 {chip} 的实际 {key} 为 {found}，{file} 中为 {expected}",
     "将实际值设为与文件一致（`hccn_tool -i {chip} -ip -s address {address} netmask {netmask}`），或更正文件",
 )
+_CONF_STALE = Words(
+    "{file} on {host} gives other addresses than the chips have, on all of {chips} (chip {first} has {found}, the file says "
+    "{expected}){whose}",
+    "set the file's addresses on the chips (`hccn_tool -i N -ip -s address A netmask M`), or write the file anew from the live ones",
+    "{host} 的 {file} 中的地址与芯片 {chips} 的实际地址全部不同（芯片 {first} 实际为 {found}，文件中为 {expected}）{whose_zh}",
+    "将文件中的地址设到芯片上（`hccn_tool -i N -ip -s address A netmask M`），或按实际地址重写该文件",
+)
 _CONF_LACKS = Words(
     "chip {chip} of {host} has address {found}, {file} has none: it is gone after a reboot and unknown in the container",
     "on {host}: `hccn_tool -i {chip} -ip -s address {found} netmask {netmask}`, which writes the file",
@@ -159,8 +166,39 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
         elif not fleet.has("hccn", host) or not fleet.has("generation", host):
             say.blocked(host)
         else:
-            for chip in fleet.chips(host):
-                _conf_of_chip(fleet, say, host, chip, mapping(mapping(conf.get("chips")).get(str(chip))))
+            entries = {chip: mapping(mapping(conf.get("chips")).get(str(chip))) for chip in fleet.chips(host)}
+            if _stale_as_a_whole(fleet, say, host, entries):
+                continue
+            for chip, entry in entries.items():
+                _conf_of_chip(fleet, say, host, chip, entry)
+
+
+def _stale_as_a_whole(fleet: Fleet, say: Say, host: str, entries: t.Mapping[int, t.Mapping[str, t.Any]]) -> bool:
+    """A file of other times or of another host: said once, not once per chip."""
+    live = {chip: address(fleet.answer(host, chip, "ip").word("ipaddr")) for chip in entries}
+    filed = {chip: address(str(entry.get("address") or "")) for chip, entry in entries.items()}
+    if len(entries) < 2 or any(live[chip] is None or filed[chip] in (None, live[chip]) for chip in entries):
+        return False
+    theirs = [
+        other
+        for other in fleet.hosts
+        if other != host
+        and all(address(fleet.answer(other, chip, "ip").word("ipaddr")) == filed[chip] for chip in entries)
+    ]
+    first = next(iter(entries))
+    say.error(
+        _CONF_STALE,
+        host,
+        expected=filed[first],
+        found=live[first],
+        also=[Place(host, chip) for chip in entries],
+        file=HCCN_CONF,
+        chips=numbers(list(entries)),
+        first=first,
+        whose=f"; they are those of {theirs[0]}, so the file was copied" if theirs else "",
+        whose_zh=f"；与 {theirs[0]} 的地址相同，文件可能是复制来的" if theirs else "",
+    )
+    return True
 
 
 def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping[str, t.Any]) -> None:

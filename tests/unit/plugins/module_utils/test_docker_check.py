@@ -59,7 +59,7 @@ def test_a_broken_requests_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_chips_of_another_container() -> None:
-    """DEV-03: it has chips 4-7, the plan wants 0-15."""
+    """DEV-03: DEV-03: it has chips 4-7, the plan wants 0-15."""
     other = container("other", [4, 5, 6, 7])
     (found,) = docker_check.check_chips("demo", [other], OURS, range(16))
     assert (found["check"], found["severity"], found["variable"]) == ("chip", "error", "pd_chips")

@@ -100,6 +100,7 @@ def test_which_container_a_process_is_in(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_devices(tmp_path: Path) -> None:
+    """DEV-07: each generation has its own nodes, and a missing one is found before docker is called."""
     dev = tmp_path / "dev"
     dev.mkdir()
     (dev / "davinci0").touch()
@@ -143,6 +144,18 @@ def test_paths(tmp_path: Path) -> None:
         "/broken is a link to nothing; needed for the weights",
     ]
     assert found[0]["fix"] == "put it there, or set pd_model_path"
+
+
+def test_dev_05_npu_smi_in_its_other_folder(tmp_path: Path) -> None:
+    """DEV-05: a host whose tool is elsewhere is told how to mount it from there; one without it is not."""
+    wanted = [{"path": "/usr/local/bin/npu-smi", "type": "file", "variable": "pd_mounts", "why": "the container"}]
+    (found,) = host_check.check_paths(str(tmp_path), wanted)
+    assert "sbin" not in found["message"] + found["fix"]
+    (tmp_path / "usr/local/sbin").mkdir(parents=True)
+    (tmp_path / "usr/local/sbin/npu-smi").touch()
+    (found,) = host_check.check_paths(str(tmp_path), wanted)
+    assert "it is in /usr/local/sbin/npu-smi here" in found["message"]
+    assert "[/usr/local/sbin/npu-smi:/usr/local/bin/npu-smi:ro]" in found["fix"]
 
 
 def test_executables(tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ def test_signal_names() -> None:
     ],
 )
 def test_only_libraries_that_are_there_are_preloaded(value: str, there: str, left: str | None) -> None:
-    """vllm-ascend#5609: with a wrong path every command prints a loader error; an empty part is never left."""
+    """IMG-03: vllm-ascend#5609: with a wrong path every command prints a loader error; an empty part is never left."""
     environ = {"LD_PRELOAD": "/own.so"} if there == "/own.so" else {}
     assert launcher.expand("LD_PRELOAD", value, environ, lambda path: path == there) == left
 

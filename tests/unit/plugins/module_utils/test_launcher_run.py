@@ -127,6 +127,7 @@ out.write(b"\\0".join(k + b"=" + v for k, v in sorted(os.environb.items()) if k.
 
 @pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
 def test_argv_and_environment_arrive_byte_for_byte(unit: Unit, tmp_path: Path, locale: str) -> None:
+    """ANS-03: what the plan writes is what the process gets."""
     words = [
         "'\"",
         "$HOME ${HOME} `id` $(id)",
@@ -188,6 +189,7 @@ def test_state_while_running_and_ordered_stop(unit: Unit) -> None:
 
 
 def test_a_stop_kills_what_does_not_obey_grandchildren_too(unit: Unit) -> None:
+    """RUN-07: nothing of a unit stays."""
     process = unit.start(sh("rank0", f"({STUBBORN}) & {STUBBORN}"), sh("rank1", FOREVER))
     until(lambda: unit.log() == "up\nup")
     assert len(unit.sessions()) >= 3
@@ -352,6 +354,39 @@ def test_refusals_are_one_line_and_exit_code_two(unit: Unit) -> None:
     assert unit.verb("check", "--log-dir", str(unit.logs)).returncode == 2
     assert unit.verb("check").returncode == 0
     assert not (unit.dir / "state.json").exists()
+
+
+def test_fab_01_a_container_without_its_mounted_files(unit: Unit, tmp_path: Path) -> None:
+    """FAB-01: without hccn.conf engines start and answer wrongly, so none is started; unit and file are named."""
+    conf = tmp_path / "hccn.conf"
+    container = {"files": [str(conf)]}
+    unit.write(sh("rank0", "true"), container=container)
+    assert f"{conf} in the container of pd-t is missing" in refusal(unit)
+    conf.mkdir()
+    assert f"{conf} in the container of pd-t is a folder" in refusal(unit)
+    assert not (unit.dir / "state.json").exists()
+    assert unit.verb("check").returncode == 0, "the host is not the container"
+    conf.rmdir()
+    conf.touch()
+    assert unit.start(sh("rank0", "true"), container=container).wait(10) != launcher.EXIT_REFUSED
+    unit.write(sh("rank0", "true"), container={"files": "x"})
+    assert "files of the container must be a list" in refusal(unit)
+
+
+def test_img_03_nothing_to_preload_is_said(unit: Unit, tmp_path: Path) -> None:
+    """IMG-03: the variable is not set then, and the launcher's log tells why; one library that is there is enough."""
+    for there in (False, True):
+        process = sh("rank0", 'echo "preload=${LD_PRELOAD-unset}"')
+        library = tmp_path / "libjemalloc.so.2"
+        if there:
+            library.touch()
+        process["env"] = {"LD_PRELOAD": f"/nowhere/libjemalloc.so.2:{library}:$LD_PRELOAD"}
+        unit.write(process)
+        started = unit.launch({"LD_PRELOAD": ""})
+        _, errors = started.communicate(timeout=10)
+        assert ("nothing is preloaded" in errors) is not there
+        said = "".join(path.read_text() for path in unit.logs.glob("rank0*"))
+        assert "preload=unset" in said or there
 
 
 def test_a_second_launcher_is_refused_and_harms_nothing(unit: Unit) -> None:

@@ -36,6 +36,7 @@ class Engine:
         self.requests = self.load = 0
         self.local_per_request = 1
         self.statistics = self.by_source = True
+        self.usage: list[float] = []
         self.url = ""
 
     def metrics(self) -> str:
@@ -50,6 +51,9 @@ class Engine:
             local = self.requests * self.local_per_request
             lines.append(f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_compute"}} {local}.0')
             lines.append('vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 9e9')
+        if self.usage:
+            share = self.usage.pop(0) if len(self.usage) > 1 else self.usage[0]
+            lines.append(f'vllm:kv_cache_usage_perc{{engine="0"}} {share}')
         return "\n".join(lines) + "\n"
 
 
@@ -121,7 +125,9 @@ class Deployment:
                     fault = ""
                 if fault == "hang":
                     time.sleep(3)
-                if fault == "status":
+                if body["max_tokens"] == completions.REFUSED_TOKENS:
+                    self.plain(400, json.dumps({"error": "max_tokens is too large"}))
+                elif fault == "status":
                     self.plain(500, json.dumps({"error": "KV transfer failed"}))
                 elif fault == "second empty":
                     self.plain(200, "")
@@ -237,6 +243,7 @@ def test_a_model_without_chat_template(small: Deployment) -> None:
     ],
 )
 def test_answers_that_are_none(small: Deployment, fault: str, words: str) -> None:
+    """RUN-01, RUN-05, TIME-05: an empty 200, a request that never ends, a failed transfer."""
     small.fault = fault
     result = small.check(timeout=0.5 if fault == "hang" else 10)
     assert result["ok"] is False and result["rounds"] == 1
@@ -251,6 +258,7 @@ def test_a_proxy_that_is_not_there(small: Deployment) -> None:
 
 
 def test_an_endpoint_that_is_not_there_is_named(small: Deployment) -> None:
+    """RUN-01: the proxy would not tell."""
     engine = small.engines[-1]
     small.servers[4].shutdown()
     small.servers[4].server_close()
@@ -288,6 +296,7 @@ def test_a_second_round_may_reach_it(small: Deployment, monkeypatch: pytest.Monk
 
 
 def test_a_decode_endpoint_that_prefills_itself_is_named(small: Deployment) -> None:
+    """TIME-05: a good answer without the transferred cache."""
     small.engines[2].local_per_request = 301
     result = small.check()
     assert result["local_prefill"] == "found"
@@ -325,6 +334,38 @@ def test_many_endpoints_are_all_reached(monkeypatch: pytest.MonkeyPatch) -> None
         assert result["roles"]["decode"] == {"total": 40, "reached": 40}
     finally:
         deployment.close()
+
+
+@pytest.mark.parametrize(
+    ("usage", "held"),
+    [
+        # Before and after the check, before the refused request, and from then on.
+        ([0.0, 0.0, 0.0, 0.02, 0.02, 0.0], None),
+        ([0.0, 0.0, 0.0, 0.02], ("2.00%", "0.00%")),
+        ([0.5, 0.5, 0.3, 0.3], None),
+        ([0.0, 0.1, 0.3, 0.31], ("31.00%", "30.00%")),
+        ([], None),
+    ],
+)
+def test_time_03_prefill_gives_back_what_decode_refused(
+    small: Deployment, usage: list[float], held: tuple[str, str] | None
+) -> None:
+    """TIME-03: without a release message blocks stay until the limit; the endpoint and the shares are named."""
+    small.engines[1].usage = list(usage)
+    result = small.check(release_wait=1.0)
+    assert small.seen[-1]["max_tokens"] == completions.REFUSED_TOKENS
+    if held is None:
+        assert result["failures"] == []
+        return
+    (failure,) = result["failures"]
+    assert failure.startswith(f"prefill rank 1 (prefill instance prefill on p1, {small.engines[1].url}): {held[0]} of ")
+    assert f"{held[1]} before" in failure and "release limit" in failure
+
+
+def test_nothing_is_refused_unless_asked(small: Deployment) -> None:
+    small.engines[1].usage = [0.0, 0.0, 0.9]
+    assert small.check()["ok"]
+    assert max(each["max_tokens"] for each in small.seen) == 16
 
 
 @pytest.mark.parametrize("args", [{"requests": 0}, {"max_tokens": 0}, {"timeout": 0}])

@@ -367,6 +367,7 @@ def test_environment_reaches_the_launcher(host: Host) -> None:
 
 
 def test_what_a_killed_launcher_left_is_ended_before_the_start(host: Host) -> None:
+    """DEV-09, RUN-07: left-overs of the own unit only."""
     script = "(trap '' TERM HUP; sleep 300; sleep 300) & echo up; " + FOREVER
     host.launch(unit("pd-a", rank(0, script)))
     state = host.state("pd-a")
@@ -388,6 +389,7 @@ def test_what_a_killed_launcher_left_is_ended_before_the_start(host: Host) -> No
 
 
 def test_a_stop_that_is_not_obeyed_ends_in_a_kill(host: Host) -> None:
+    """RUN-07: what ignores the first signal."""
     stubborn = "trap '' TERM; echo up; while :; do sleep 300; done"
     host.launch(unit("pd-a", rank(0, stubborn), stop_grace_seconds=60))
     os.kill(host.state("pd-a")["pid"], signal.SIGSTOP)  # not even the launcher obeys
@@ -559,6 +561,7 @@ def test_the_gate_gives_a_unit_time_to_appear(host: Host, monkeypatch: pytest.Mo
 
 
 def test_lines_of_trouble_since_a_mark(host: Host) -> None:
+    """TIME-05: failed transfers stand in the logs only."""
     script = (
         "echo 'Mooncake transfer failed, ret: -1 (old)'; read_it() { :; }; "
         "trap 'echo transfer failure to 192.0.2.11:20064' USR1; while :; do sleep 0.05; done"

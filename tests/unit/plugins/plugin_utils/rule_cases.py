@@ -14,6 +14,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils.connectors impor
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Provoking as Provoking
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Quiet as Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_a5 import A5
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_given import GIVEN
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
@@ -1983,6 +1984,7 @@ CASES: list[Provoking | Quiet] = [
     *PROXY_LAUNCHER_CONTAINER,
     *OPTIONS,
     *A5,
+    *GIVEN,
 ]
 PROVOKING = [case for case in CASES if isinstance(case, Provoking)]
 QUIET = [case for case in CASES if isinstance(case, Quiet)]

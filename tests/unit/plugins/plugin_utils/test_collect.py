@@ -105,6 +105,7 @@ def test_group_values_are_one_object(tmp_path: Path) -> None:
 
 
 def test_templates_are_evaluated_per_host(tmp_path: Path) -> None:
+    """ANS-01: from inventory variables alone."""
     source = collected(
         tmp_path,
         YAML,
@@ -125,6 +126,56 @@ def test_a_template_that_fails_names_host_and_variable(tmp_path: Path) -> None:
     broken = collected(tmp_path, text)["broken"]
     assert [(entry["host"], entry["variable"]) for entry in broken] == [("d1", "pd_nic")]
     assert "nowhere" in broken[0]["message"]
+
+
+@pytest.mark.parametrize("name", ["Prefill", "prefills", "prefiller", "pre_fill"])
+def test_a_role_group_of_another_name(tmp_path: Path, name: str) -> None:
+    source = collected(tmp_path, YAML.replace("    prefill:", f"    {name}:"))
+    (finding,) = (found for found in planned(source).errors if found.rule == "role-without-hosts")
+    assert f"did you mean to call group {name} prefill?" in finding.fix
+
+
+NUMBERS = """
+pd_proxy_port: 20:00
+pd_dp_rank_start: 016  # of a host
+pd_chips: [00, 01, 07, 010]
+pd_instances: {prefill-p1: {pd_kv_port: 036000}}
+pd_api_port: 7100
+pd_kv_port: 36_000
+pd_dp_rpc_port: 0x3021
+pd_engine_args_common: {max-model-len: 032768, seed: 0}
+"""
+
+
+def test_numbers_that_yaml_reads_in_another_base(tmp_path: Path) -> None:
+    """Leading zeros and colons: the text is gone when variables are read, so the file is looked at again."""
+    source = collected(tmp_path, YAML, group_vars__all=NUMBERS)
+    assert [(found["variable"], found["written"], found["value"]) for found in source["misread"]] == [
+        ("pd_proxy_port", "20:00", 1200),
+        ("pd_dp_rank_start", "016", 14),
+        ("pd_chips", "010", 8),
+        ("pd_instances.prefill-p1.pd_kv_port", "036000", 15360),
+    ]
+    findings = [finding for finding in planned(source).errors if finding.rule == "variable-value"]
+    assert [(finding.variable, finding.value) for finding in findings] == [
+        ("pd_proxy_port", 1200),
+        ("pd_dp_rank_start", 14),
+        ("pd_chips", 8),
+        ("pd_instances.prefill-p1.pd_kv_port", 15360),
+    ], told(findings)
+    assert "20:00" in findings[0].message and "base 60" in findings[0].message
+    assert "016" in findings[1].message and "base 8" in findings[1].message
+
+
+def test_a_misread_number_is_no_second_fault(tmp_path: Path) -> None:
+    """Nothing is said of a port that nobody meant, nor that the variable is not set."""
+    text = YAML.replace("p1: {ansible_host: 192.0.2.1", "p1: {pd_kv_port: 036000, ansible_host: 192.0.2.1")
+    assert text != YAML
+    plan = planned(collected(tmp_path, text))
+    assert [(finding.host, finding.variable, finding.value) for finding in plan.errors if finding.value == 15360] == [
+        ("p1", "pd_kv_port", 15360)
+    ]
+    assert "kv-port-reserve" not in {finding.rule for finding in plan.findings}
 
 
 INI = """
@@ -168,7 +219,13 @@ def test_ini_chips_without_brackets(tmp_path: Path) -> None:
 
 
 def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
-    assert collected(tmp_path, "all: {hosts: {x1: }}") == {"groups": {}, "hosts": {}, "broken": []}
+    assert collected(tmp_path, "all: {hosts: {x1: }}") == {
+        "groups": {},
+        "hosts": {},
+        "broken": [],
+        "misread": [],
+        "other_groups": [],
+    }
 
 
 @pytest.mark.parametrize(

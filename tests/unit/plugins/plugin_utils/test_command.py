@@ -416,7 +416,10 @@ def test_visible_devices_are_the_plans(layer: str) -> None:
 
 def test_the_users_environment_wins() -> None:
     source = base(
-        all={"pd_nic": ABSENT, "pd_engine_env_common": {"HCCL_SOCKET_IFNAME": "bond0", "http_proxy": "http://x:1"}}
+        all={
+            "pd_nic": ABSENT,
+            "pd_engine_env_common": {"HCCL_SOCKET_IFNAME": "bond0", "http_proxy": "http://x:1", "NO_PROXY": "*"},
+        }
     )
     plan = planned(source)
     assert not plan.findings, told(plan.findings)

@@ -21,12 +21,12 @@ CHIPS = [f"--device=/dev/davinci{chip}" for chip in range(16)]
 NODES = ["--device=/dev/davinci_manager", "--device=/dev/devmm_svm", "--device=/dev/hisi_hdc"]
 DRIVER = [
     "-v=/usr/local/dcmi:/usr/local/dcmi",
-    "-v=/usr/local/Ascend/driver/tools/hccn_tool:/usr/local/Ascend/driver/tools/hccn_tool",
+    "-v=/usr/local/Ascend/driver/tools/hccn_tool:/usr/local/Ascend/driver/tools/hccn_tool:ro",
     "-v=/usr/local/bin/npu-smi:/usr/local/bin/npu-smi",
     "-v=/usr/local/Ascend/driver/lib64/:/usr/local/Ascend/driver/lib64/",
     "-v=/usr/local/Ascend/driver/version.info:/usr/local/Ascend/driver/version.info",
     "-v=/etc/ascend_install.info:/etc/ascend_install.info",
-    "-v=/etc/hccn.conf:/etc/hccn.conf",
+    "-v=/etc/hccn.conf:/etc/hccn.conf:ro",
 ]
 CACHE = "/mnt/sfs_turbo/.cache:/root/.cache"
 
@@ -77,11 +77,11 @@ def test_a2() -> None:
 
 
 def test_hccn_is_always_there() -> None:
-    """vllm-ascend#7711: without both the first token is wrong and then one token repeats."""
+    """FAB-01, vllm-ascend#7711: without both the first token is wrong and then one token repeats."""
     for source, instance, host in ((base(), "d-a", "d2"), (one_host(), "d-a", "h1")):
         mounts = container(source, instance, host)["mounts"]
         for path in ("/etc/hccn.conf", "/usr/local/Ascend/driver/tools/hccn_tool"):
-            assert f"{path}:{path}" in mounts
+            assert f"{path}:{path}:ro" in mounts
 
 
 @pytest.mark.parametrize(

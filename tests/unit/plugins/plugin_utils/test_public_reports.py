@@ -2,12 +2,15 @@
 # Copyright: the ascend.pd_serving contributors
 """What people met with PD serving on Ascend, as public threads tell it, and what the plan makes of it today.
 
-Each test names its thread. The inventories are BASE with the change that caused the trouble, and near relatives of it.
+Each class names its case (PORT-01) and thread. The inventories are BASE with the change that caused the trouble, and
+near relatives of it. Cases that hosts, tools or a running cluster meet are tested where those are: `git grep FAB-01`.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import typing as t
 
 import pytest
@@ -18,6 +21,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     DECODE_ARGS,
     PREFILL_ARGS,
     Source,
+    a5,
     argv_of,
     base,
     base_at,
@@ -49,7 +53,7 @@ def accepted(source: Source, *, warnings: bool = False) -> planner.Plan:
 
 
 class TestKvPortInTheTransportsRange:
-    """vllm-ascend#8938: a ZMQ bind fails at kv_port + 10, as AscendDirectTransport had taken that port."""
+    """PORT-01: vllm-ascend#8938: a ZMQ bind fails at kv_port + 10, as AscendDirectTransport had taken that port."""
 
     @pytest.mark.parametrize("port", [20000, 20002, 25000, 35985, 35999, 19999, 19985])
     @pytest.mark.parametrize("host", ["p1", "p2"])
@@ -127,7 +131,7 @@ class TestKvPortInTheTransportsRange:
 
 
 class TestKvPortOfOneInstanceOverHosts:
-    """vllm-ascend#11343: decode derives every port from one base; the second prefill host had another."""
+    """PORT-03: vllm-ascend#11343: decode derives every port from one base; the second prefill host had another."""
 
     GROUPS: t.ClassVar = {"prefill": {"hosts": [], "children": {"p-a": ["p1", "p2"]}}}
     SIZES: t.ClassVar = {
@@ -170,7 +174,7 @@ class TestKvPortOfOneInstanceOverHosts:
 
 
 class TestTwoInstancesOnOneHost:
-    """vllm-ascend#4244: the port offset left the pipeline-parallel factor out."""
+    """PORT-05: vllm-ascend#4244: the port offset left the pipeline-parallel factor out."""
 
     SIZES: t.ClassVar = {"pd_dp_size": 1, "pd_dp_size_local": 1, "pd_tp_size": 4, "pd_pp_size": 2}
 
@@ -223,7 +227,7 @@ class TestTwoInstancesOnOneHost:
 
 
 class TestTwoInstancesOnOneChip:
-    """vllm-ascend#11968, Mooncake#2121: device port 16666 is already bound."""
+    """PORT-07: vllm-ascend#11968, Mooncake#2121: device port 16666 is already bound."""
 
     def source(self, first: list[int], second: list[int]) -> Source:
         return base(
@@ -255,7 +259,7 @@ class TestTwoInstancesOnOneChip:
 
 
 class TestContainerNetwork:
-    """vllm-ascend#14506: with a bridge HCCL takes one host for two and looks for RoCE."""
+    """FAB-05: vllm-ascend#14506: with a bridge HCCL takes one host for two and looks for RoCE."""
 
     @pytest.mark.parametrize("network", ["bridge", "none", "overlay", "HOST", "container:x"])
     def test_refused_with_the_reason(self, network: str) -> None:
@@ -276,7 +280,7 @@ class TestContainerNetwork:
 
 
 class TestBackToBack:
-    """vllm-ascend#5674, #4250: without a switch there is no path between chips of different number."""
+    """FAB-09: vllm-ascend#5674, #4250: without a switch there is no path between chips of different number."""
 
     def source(self, host_count: int, **args: t.Any) -> Source:
         hosts = ["d1", "d2"][:host_count]
@@ -304,7 +308,7 @@ class TestBackToBack:
 
 
 class TestAddresses:
-    """vllm#42023 (multi-homed), vllm-ascend#4103 (IPv6), vllm-ascend#5461 (copied line)."""
+    """NET-01, NET-03, NET-05: vllm#42023 (multi-homed), vllm-ascend#4103 (IPv6), vllm-ascend#5461 (copied line)."""
 
     def test_every_address_variable_is_the_given_one(self) -> None:
         """ansible_host is the management network; nothing of it may reach the engines."""
@@ -362,7 +366,7 @@ class TestAddresses:
 
 
 class TestDeviceNumbers:
-    """vllm-ascend#2557, #9428: inside a container the chips are counted from zero."""
+    """DEV-01: vllm-ascend#2557, #9428: inside a container the chips are counted from zero."""
 
     def host(self, mapped: t.Any, chips: t.Any, tp: int = 1, dp: int = 1) -> Source:
         return one_host(
@@ -411,7 +415,7 @@ class TestDeviceNumbers:
 
 
 class TestImage:
-    """vllm-ascend#6206, #6676: an image of another chip generation."""
+    """IMG-01: vllm-ascend#6206, #6676: an image of another chip generation."""
 
     @pytest.mark.parametrize(
         ("hardware", "tag", "good"),
@@ -456,7 +460,7 @@ class TestImage:
 
 
 class TestKvReleaseTimeout:
-    """vllm-ascend#15420 (garbled answers at 5 and 10 s) and #7140 (the variable has several names)."""
+    """TIME-01, IMG-05: vllm-ascend#15420 (garbled answers at 5 and 10 s) and #7140 (the variable has several names)."""
 
     @pytest.mark.parametrize("seconds", [5, 10, 59, 1, 0, -1, -480])
     def test_too_short(self, seconds: int) -> None:
@@ -540,7 +544,7 @@ class TestKvReleaseTimeout:
 
 
 class TestSizeBlock:
-    """vllm-ascend#8442: decode tensor parallel size expected 4, got 8; the block is written by hand everywhere."""
+    """CFG-01: vllm-ascend#8442: decode tensor parallel size expected 4, got 8; the block is written by hand everywhere."""
 
     @pytest.mark.parametrize("connector", ["MooncakeConnectorV1", LAYERWISE])
     def test_equal_everywhere(self, connector: str) -> None:
@@ -583,7 +587,7 @@ class TestSizeBlock:
 
 
 class TestEngineId:
-    """vllm-ascend#11855: two instances share id "2"."""
+    """CFG-03: vllm-ascend#11855: two instances share id "2"."""
 
     @pytest.mark.parametrize(("first", "second"), [("2", "2"), (2, 2), (0, "0"), ("0", 0), ("pd-a", "pd-a")], ids=repr)
     @pytest.mark.parametrize(("version", "severity"), [("v0.12.0", "error"), ("v0.13.0", "warning")])
@@ -607,7 +611,7 @@ class TestEngineId:
 
 
 class TestSpeculativeTokens:
-    """vllm-ascend#16160: wrong output when a hybrid model has different numbers on both sides."""
+    """CFG-05: vllm-ascend#16160: wrong output when a hybrid model has different numbers on both sides."""
 
     @pytest.mark.parametrize(
         ("family", "prefill", "decode", "outcome"),
@@ -694,7 +698,7 @@ class TestSpeculativeTokens:
 
 
 class TestContextParallel:
-    """vllm-ascend#12677: prefill fails with dcp 2."""
+    """CFG-07: vllm-ascend#12677: prefill fails with dcp 2."""
 
     def source(self, prefill: int, decode: int) -> Source:
         return base(
@@ -726,7 +730,7 @@ class TestContextParallel:
 
 
 class TestUnsupportedPair:
-    """vllm-ascend#7085: layerwise and a store connector do not work together."""
+    """CFG-09: vllm-ascend#7085: layerwise and a store connector do not work together."""
 
     @pytest.mark.parametrize("backend", ["mooncake", "memcache", "yuanrong"])
     def test_refused(self, backend: str) -> None:
@@ -752,7 +756,7 @@ class TestUnsupportedPair:
 
 
 class TestHeadless:
-    """vllm-ascend#16204: a start rank implies external balancing, which forbids headless."""
+    """CFG-11, DP-05: vllm-ascend#16204: a start rank implies external balancing, which forbids headless."""
 
     def test_no_rank_is_headless_and_the_proxy_has_all(self) -> None:
         plan = accepted(base())
@@ -783,7 +787,7 @@ class TestHeadless:
 
 
 class TestPrefixCacheOfHybridModels:
-    """vllm-ascend#7944, #7722: a hang after a prefix hit."""
+    """CFG-13: vllm-ascend#7944, #7722: a hang after a prefix hit."""
 
     def source(self, **roles: t.Any) -> Source:
         source = base(all={"pd_model_family": "hybrid_mamba"}, prefill=speculative(3))
@@ -808,7 +812,7 @@ class TestPrefixCacheOfHybridModels:
 
 
 class TestPlaceholders:
-    """sglang#22840, vllm-ascend#14545: PIP:PORT, a card named xxxx, /path_to reach the running service."""
+    """CFG-15: sglang#22840, vllm-ascend#14545: PIP:PORT, a card named xxxx, /path_to reach the running service."""
 
     @pytest.mark.parametrize(
         ("host", "variable", "value"),
@@ -874,7 +878,7 @@ class TestBlockSizes:
 
 
 class TestRanks:
-    """vllm-ascend#12197: the second host was documented with start rank 4 while each held 8."""
+    """DP-01: vllm-ascend#12197: the second host was documented with start rank 4 while each held 8."""
 
     def source(self, start: int, local: int = 8) -> Source:
         return base(
@@ -913,7 +917,7 @@ class TestRanks:
 
 
 class TestMoreRanksThanChips:
-    """vllm-ascend#14631: a device assert at start."""
+    """DP-03: vllm-ascend#14631: a device assert at start."""
 
     def test_of_a_host(self) -> None:
         source = base(decode={"pd_dp_size_local": 16, "pd_tp_size": 2})
@@ -970,7 +974,7 @@ AWKWARD: dict[str, t.Any] = {
 
 
 class TestJsonArguments:
-    """ansible#11641, #71665: Python's text instead of JSON."""
+    """ANS-03: ansible#11641, #71665: Python's text instead of JSON."""
 
     @pytest.mark.parametrize("option", ["additional-config", "compilation-config", "model-loader-extra-config"])
     def test_options_come_out_as_they_went_in(self, option: str) -> None:
@@ -1032,8 +1036,69 @@ class TestJsonArguments:
         assert {finding.variable for finding in plan.errors} == {"pd_model_is_moe"}, told(plan.findings)
 
 
+class TestResourceConfig:
+    """POOL-03: Mooncake#3749: a resource setting in another form is ignored, or stops the start."""
+
+    NAME: t.ClassVar = "ASCEND_GLOBAL_RESOURCE_CONFIG"
+    PROTOCOL: t.ClassVar = {"comm_resource_config.protocol_desc": ["hccs:device"]}
+
+    def source(self, value: t.Any, pool: bool = True) -> Source:
+        groups = {"kv_pool": {"hosts": ["p1"], "children": {}}} if pool else {}
+        return base(
+            groups=groups, all={"pd_engine_env_common": {self.NAME: value}, **({"pd_kv_pool": {}} if pool else {})}
+        )
+
+    @pytest.mark.parametrize("pool", [True, False])
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {},
+            {"store": {"a": "it's $HOME", "b": None, "c": True}},
+            {"fabric_memory.max_capacity": 70, "note": 'say "so"'},
+        ],
+    )
+    def test_read_back_from_a_shell_it_is_the_same(self, more: t.Any, pool: bool) -> None:
+        given = {**self.PROTOCOL, **more}
+        env = placement(accepted(self.source(given, pool)), "p-a", "p1").processes[0].env
+        said = subprocess.run(
+            ["sh", "-c", f'export {self.NAME}={shlex.quote(str(env[self.NAME]))}; printf %s "${self.NAME}"'],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert json.loads(said) == given
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "hccs:device",
+            "hccs:device,roce:device",
+            "{'comm_resource_config.protocol_desc': ['hccs:device']}",
+            '{"comm_resource_config.protocol_desc": ["hccs:device"],}',
+            '["hccs:device"]',
+            ["hccs:device"],
+            True,
+            0,
+            "",
+        ],
+    )
+    def test_anything_but_an_object_is_refused(self, value: t.Any) -> None:
+        finding = only(self.source(value, pool=False), "resource-config")
+        assert (finding.severity, finding.host) == ("error", "p1")
+        assert finding.variable == f"pd_engine_env_common.{self.NAME}"
+        assert "no JSON object" in finding.message
+        assert "mapping" in finding.fix
+
+    @pytest.mark.parametrize("value", ["roce:host", ["roce:host"], "ub_rtp:device,roce:host"])
+    def test_host_roce_in_the_short_form(self, value: t.Any) -> None:
+        config = {"comm_resource_config.protocol_desc": value}
+        finding = only(a5(all={"pd_engine_env_common": {self.NAME: config}}), "roce-host-variable")
+        assert (finding.severity, finding.host) == ("error", "p1")
+        assert "pd_fabric: host_roce" in finding.fix
+
+
 class TestPureFunction:
-    """kubespray#212, #1502: with --limit facts of other hosts are missing. The plan reads inventory variables only."""
+    """ANS-01: kubespray#212, #1502: with --limit facts of other hosts are missing. The plan reads inventory variables only."""
 
     def test_facts_change_nothing(self) -> None:
         facts = {

@@ -18,6 +18,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner, 
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     Source,
+    Variables,
     base,
     one_host,
     planned,
@@ -163,6 +164,23 @@ def test_faults_of_what_is_overridden_are_still_found(scope: str, variable: str,
     source = planned_by_default(**{scope: {variable: value}})
     assert planned(source).errors
     assert planned(rehearsal.rehearse(source, STATE)).errors
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"pd_cann_version": 9.1},
+        {"pd_kv_transfer_config": {"kv_load_failure_policy": "retry"}},
+        {"pd_engine_env_common": {"HCCL_IF_IP": "192.0.2.11", "ASCEND_CONNECT_TIMEOUT": "10s"}},
+    ],
+    ids=lambda fault: next(iter(fault)),
+)
+def test_a_fault_of_all_hosts_is_said_as_often_as_in_production(fault: Variables) -> None:
+    """Not once for the first host and once more for the others."""
+    source = base(all=fault)
+    said = [(f.rule, f.host, f.variable) for f in planned(source).findings]
+    assert said
+    assert [(f.rule, f.host, f.variable) for f in planned(rehearsal.rehearse(source, STATE)).findings] == said
 
 
 def test_a_runtime_that_is_no_text() -> None:

@@ -207,7 +207,7 @@ def test_a_unit_that_is_up() -> None:
 
 
 def test_a_rank_that_does_not_answer() -> None:
-    """The dead endpoint by host and port, and how many are left."""
+    """RUN-01: the dead endpoint by host and port, and how many are left."""
     found = unit()
     found["processes"][1]["health"] = "unhealthy"
     state = report.unit_state("d1", "pd-pd-d-a", "d-a", found)
@@ -215,6 +215,25 @@ def test_a_rank_that_does_not_answer() -> None:
     assert "d1:7101" in state.problems[0]
     assert "d-a" in state.problems[0]
     assert "3/4" in state.row
+
+
+def test_run_03_endpoints_that_became_fewer() -> None:
+    """RUN-03: three of sixteen do not answer any more; all three ports are named, and the count of the host."""
+    found = unit(processes=[])
+    found["processes"] = [
+        {
+            "name": f"rank{n}",
+            "label": f"rank {n}",
+            "health": "none" if n in (3, 8, 15) else "ready",
+            "health_url": f"http://192.0.2.21:{7100 + n}/health",
+        }
+        for n in range(16)
+    ]
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found)
+    (problem,) = state.problems
+    for words in ("d1", "7103", "7108", "7115", "down", "13/16"):
+        assert words in problem
+    assert "13/16" in state.row
 
 
 def test_a_unit_that_has_ended() -> None:

@@ -111,6 +111,14 @@ def test_launch_specification() -> None:
         assert all(value is None or isinstance(value, str) for value in process["env"].values())
 
 
+def test_fab_01_the_launcher_looks_for_the_mounted_files() -> None:
+    """FAB-01: a file that docker has made a folder of is found before an engine starts; the proxy has no such file."""
+    made = slices_of(base())
+    files = made["d2"]["units"][0]["launch"]["spec"]["container"]["files"]
+    assert {"/etc/hccn.conf", "/usr/local/Ascend/driver/tools/hccn_tool"} <= set(files)
+    assert made["p1"]["proxy_units"][0]["launch"]["spec"]["container"]["files"] == []
+
+
 def test_names_are_unique_and_devices_of_a_unit_do_not_meet() -> None:
     for content in (*slices_of(base()).values(), *slices_of(one_host()).values()):
         for unit in content["units"]:

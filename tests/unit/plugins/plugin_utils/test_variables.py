@@ -47,6 +47,11 @@ GOOD: list[tuple[str, t.Any, t.Any, bool]] = [
             *("localhost/x@sha256:" + "0" * 64, "e/x:v1@sha256:" + "a" * 64, "sha256:" + "0" * 64),
         )
     ),
+    *(
+        ("pd_vllm_ascend_version", version, version, False)
+        for version in ("v0.23.0", "0.23.0", "v0.21.0rc1", "v0.23.0.post1", "v0.11.0-dev", "main", "nightly-main")
+    ),
+    ("pd_cann_version", "8.3.RC2", "8.3.RC2", False),
     ("pd_cluster_name", "pd", "pd", False),
     ("pd_cluster_name", "Demo_1.2-x", "Demo_1.2-x", False),
     ("pd_nic", "eth0", "eth0", False),
@@ -86,6 +91,20 @@ BAD: dict[str, list[t.Any]] = {
     "pd_model_is_moe": [None, 0, 1, "1", "", "maybe", "truee", [], [True]],
     "pd_hardware": [None, "", "A3", "a3 ", "850E", 3, True, ["a3"]],
     "pd_connector": ["MooncakeD2RHConnector", "mooncakeconnectorv1", "MultiConnector"],
+    "pd_vllm_ascend_version": [
+        "",
+        " ",
+        "V0.23.0",
+        "v0.23.0 ",
+        " v0.23.0",
+        "v0.23.0-a3",
+        "0.18.0-openeuler",
+        0.23,
+        1,
+        True,
+        ["v0"],
+        "a b",
+    ],
     "pd_image": [
         *(None, "", "Bad Image:", "vllm:", "a b", "Upper/Case/x", "x:v1:v2", "x:-v1", "x@sha256:0", "x\n", 1, ["x"]),
         *("http://quay.io/x", "x/", "/x", "x//y", "x:" + "t" * 129),

@@ -76,6 +76,7 @@ def npu_smi_missing(case: Case, host: str) -> None:
 
 @fault("npu-smi", says=("-8020", "another container"))
 def npu_smi_8020(case: Case, host: str) -> None:
+    """DEV-03: a card in another container hides all of them."""
     text = "DrvMngGetConsoleLogLevel failed. (g_conLogLevel=3)\ndcmi model initialized failed, because the device is used. ret is -8020"
     case.facts[host]["npu"]["npu_smi"] = {"state": "failed", "text": text, "chips": {}}
 
@@ -160,12 +161,14 @@ def foreign_process(case: Case, host: str) -> None:
 
 @fault("chip-free", chip=CHIP, says=("1504884", "no name"))
 def foreign_process_without_a_name(case: Case, host: str) -> None:
+    """DEV-09: of another container."""
     processes = [{"pid": 1504884, "name": "", "memory_mb": 35358}]
     case.smi(host, CHIP).update(processes=processes, hbm_used_mb=38000)
 
 
 @fault("hbm-free", chip=CHIP, says=("60000",))
 def memory_used_by_nobody(case: Case, host: str) -> None:
+    """DEV-09: left-overs that no process accounts for."""
     case.smi(host, CHIP)["hbm_used_mb"] = 60000
 
 
@@ -194,6 +197,7 @@ def firmware_not_told(case: Case, host: str) -> None:
 
 @fault("hccn-tool", says=("/usr/local/Ascend/driver/tools",))
 def hccn_tool_missing(case: Case, host: str) -> None:
+    """FAB-01: the transfer has no address without it."""
     case.facts[host]["npu"]["tools"]["hccn_tool"] = {"path": None, "state": "tool_missing"}
     for chip in case.chips():
         for query in case.facts[host]["npu"]["chips"][str(chip)]:
@@ -219,6 +223,7 @@ def chip_hangs(case: Case, host: str) -> None:
 
 @fault("hccn-conf", says=("/etc/hccn.conf",))
 def conf_missing(case: Case, host: str) -> None:
+    """FAB-01: without the file the first token is wrong and then one repeats."""
     case.facts[host]["npu"]["hccn_conf"] = {"state": "missing", "chips": {}}
     case.host(host)["findings"].append(
         {
@@ -234,6 +239,7 @@ def conf_missing(case: Case, host: str) -> None:
 
 @fault("hccn-conf", says=("folder", "rmdir"))
 def conf_is_a_folder(case: Case, host: str) -> None:
+    """FAB-01: what docker makes of a file that was to be mounted."""
     case.facts[host]["npu"]["hccn_conf"] = {"state": "is_directory", "chips": {}}
     for chip in case.chips():
         case.facts[host]["npu"]["chips"][str(chip)]["ip"] = {"state": "conf_unreadable"}
@@ -274,7 +280,20 @@ def conf_unknown(case: Case, host: str) -> None:
 
 @fault("hccn-conf", chip=CHIP, says=("address", "11.99.99.99"))
 def stale_address_in_conf(case: Case, host: str) -> None:
+    """FAB-01: the container would read an address that the chip does not have."""
     case.facts[host]["npu"]["hccn_conf"]["chips"][str(CHIP)]["address"] = "11.99.99.99"
+
+
+@fault("hccn-conf", says=("gives other addresses", "0-", "172.16.0."))
+def every_address_in_conf_is_stale(case: Case, host: str) -> None:
+    """One file of other times is one verdict, not one per chip."""
+    for chip in case.chips():
+        case.facts[host]["npu"]["hccn_conf"]["chips"][str(chip)]["address"] = f"172.16.0.{chip + 1}"
+
+
+@fault("hccn-conf", says=("those of d2", "copied"))
+def conf_of_another_host(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["hccn_conf"] = {**case.facts["d2"]["npu"]["hccn_conf"]}
 
 
 @fault("hccn-conf", chip=CHIP, says=("netmask",))
@@ -301,6 +320,7 @@ def placeholder_for_an_address(case: Case, host: str) -> None:
 
 @fault("chip-address", chip=CHIP, hardware=("a3",), says=("vNIC",))
 def no_vnic_address(case: Case, host: str) -> None:
+    """FAB-03: a3's plane."""
     case.facts[host]["npu"]["chips"][str(CHIP)]["vnic"] = {"state": "not_configured"}
 
 
@@ -325,7 +345,7 @@ def vnic_down(case: Case, host: str) -> None:
 
 @fault("super-pod", hardware=("a3",), says=("super pod 7",))
 def other_super_pod(case: Case, host: str) -> None:
-    """HCCS does not reach there, so no ping passes either."""
+    """FAB-11: HCCS does not reach there, so no ping passes either."""
     every_chip(case, host, "spod", super_pod_id=7)
     fail_pings(case, lambda one: host in (one["from_host"], one["to_host"]))
 
@@ -347,7 +367,7 @@ def copied_sdid(case: Case, host: str) -> None:
 
 @fault("link", chip=CHIP, hardware=("a2",), says=("DOWN",))
 def link_down(case: Case, host: str) -> None:
-    """With all that follows from it on real hardware."""
+    """FAB-05: With all that follows from it on real hardware."""
     case.query(host, CHIP, "link")["link"] = "DOWN"
     case.query(host, CHIP, "net_health")["net_health"] = "Fault"
     case.facts[host]["npu"]["chips"][str(CHIP)]["lldp"] = {"state": "ok"}

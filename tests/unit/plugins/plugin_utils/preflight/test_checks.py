@@ -136,6 +136,7 @@ def test_model_differs_within_its_role_only() -> None:
 
 
 def test_fab_11_another_super_pod_with_the_same_sdids() -> None:
+    """FAB-11: 0 is an id, and equal SDIDs hide it."""
     case = fleets.good("a3", ("d1", "d2"))
     for chip in case.chips():
         case.query("d2", chip, "spod").update({**case.query("d1", chip, "spod"), "super_pod_id": 1})
@@ -147,6 +148,7 @@ def test_fab_11_another_super_pod_with_the_same_sdids() -> None:
 
 
 def test_fab_11_one_vnic_address_twice() -> None:
+    """FAB-11: a ping would be answered by the wrong chip."""
     case = fleets.good("a3")
     for host in ("p1", "d1"):
         case.query(host, 0, "vnic")["ipaddr"] = "192.0.2.199"
@@ -211,6 +213,7 @@ def test_an_old_certificate_is_nothing_while_tls_is_off() -> None:
 
 
 def test_a3_without_optics_has_one_warning_per_host_and_kind() -> None:
+    """FAB-07: HCCS decides, not the RoCE ports."""
     case = fleets.good("a3")
     for host in fleets.HOSTS:
         faults.every_chip(case, host, "link", link="DOWN")
@@ -277,6 +280,7 @@ def test_an_address_that_was_moved_out_of_its_gateways_subnet_is_told_once() -> 
 
 
 def test_back_to_back_needs_neither_gateway_nor_switch() -> None:
+    """FAB-09: no chip sees a switch."""
     case = fleets.good("a2")
     case.view["topology"] = "back_to_back"
     for host in fleets.HOSTS:
@@ -395,6 +399,7 @@ def test_tags_choose_checks_and_the_facts_they_need(tag: str) -> None:
 
 
 def test_a_running_cluster_passes() -> None:
+    """DEV-09: its own processes are none in the way."""
     case = fleets.good("a3")
     for host in fleets.HOSTS:
         case.host(host).update(own_pids=list(range(1000, 1016)), memory_available_mb=10_000)
@@ -412,6 +417,32 @@ def test_whose_processes_they_are_is_unknown_without_the_hosts_facts() -> None:
     for facts in case.facts.values():
         facts["host"] = None
     assert said(case.judge(tags=["hardware"])) == [("chip-free", "unknown", "d1", 7)]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "total", "used", "share", "good"),
+    [
+        # What idle chips show, with what recipes ask for.
+        ("a2", 32768, 2894, 0.9, True),
+        ("a2", 32768, 3440, 0.95, True),
+        ("a3", 65536, 3443, 0.95, True),
+        ("a3", 65536, 3443, 0.97, True),
+        ("a5", 131072, 5239, 0.97, True),
+        # What nobody's idle chip shows.
+        ("a2", 32768, 4200, 0.9, False),
+        ("a3", 65536, 4200, 0.95, False),
+        ("a3", 65536, 7000, 0.9, False),
+        ("a5", 131072, 6700, 0.97, False),
+    ],
+)
+def test_dev_09_memory_of_an_idle_chip(hardware: str, total: int, used: int, share: float, good: bool) -> None:
+    """DEV-09: left-overs are found, and a driver's own use is none, however much the engine asks for."""
+    case = fleets.good(hardware)
+    case.view["hosts"]["d1"]["memory_utilization"] = share
+    for chip in case.chips():
+        case.smi("d1", chip).update(hbm_total_mb=total, hbm_used_mb=1000)
+    case.smi("d1", 5)["hbm_used_mb"] = used
+    assert said(case.judge()) == ([] if good else [("hbm-free", "error", "d1", 5)])
 
 
 def test_the_second_die_of_a_card_may_show_no_health() -> None:
@@ -441,6 +472,7 @@ def test_loopback_addresses_of_a_rehearsal_are_on_their_card() -> None:
 
 
 def test_net_01_message_names_address_card_and_what_it_has() -> None:
+    """NET-01: the address is not on the card."""
     case = fleets.good("a3")
     case.view["hosts"]["p1"]["node_ip"] = "192.0.2.99"
     verdict = only(case.judge())
@@ -448,6 +480,7 @@ def test_net_01_message_names_address_card_and_what_it_has() -> None:
 
 
 def test_a2_host_declared_with_sixteen_chips_is_one_verdict() -> None:
+    """IMG-01: an a2 host in an inventory of a3."""
     case = fleets.good("a2")
     case.view["hosts"]["p1"].update(chips=list(range(16)), chips_per_node=16)
     for chip in range(8, 16):
@@ -460,6 +493,7 @@ def test_a2_host_declared_with_sixteen_chips_is_one_verdict() -> None:
 
 
 def test_fab_07_an_a3_host_whose_tool_knows_no_hccs_ping() -> None:
+    """FAB-07: never skipped."""
     case = fleets.good("a3")
     for one in case.pings_where(lambda one: one["from_host"] == "d2"):
         one.update(state="unsupported", loss_percent=None, text="The command is not supported on this product.")
@@ -496,6 +530,7 @@ def test_processes_that_npu_facts_has_marked() -> None:
 
 
 def test_an_error_of_npu_smi_is_known_by_its_number_alone() -> None:
+    """DEV-03: the words differ between versions."""
     case = fleets.good("a3")
     case.facts["d1"]["npu"]["npu_smi"] = {"state": "failed", "text": "", "code": -8020, "chips": {}}
     assert "another container" in only(case.judge()).message

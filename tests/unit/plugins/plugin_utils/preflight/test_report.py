@@ -321,6 +321,15 @@ def test_view_of_a_plan_is_plain_data() -> None:
     assert view["hosts"]["door"]["nic"] is None and view["hosts"]["door"]["chips"] == []
 
 
+def test_dev_01_the_chips_that_are_asked_are_those_in_use() -> None:
+    """DEV-01: by their physical numbers; a chip that the container only sees may have no address or be out of order."""
+    given = source()
+    given["hosts"]["p1"] |= {"pd_mapped_chips": [0, 3, 4, 7], "pd_chips": [4, 7], "pd_tp_size": 2, "pd_dp_size": 1}
+    plan = planner.plan(given)
+    assert not plan.errors, plan.findings
+    assert preflight.plan_view(plan)["hosts"]["p1"]["chips"] == [4, 7]
+
+
 def test_view_tells_what_the_engine_wants() -> None:
     pool = {"backend": "mooncake", "config": {"global_segment_size": "64GB"}}
     more = {"pd_engine_args_common": {"gpu-memory-utilization": 0.8}, "pd_kv_pool": pool}

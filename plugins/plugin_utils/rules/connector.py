@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""What a user adds to --kv-transfer-config: keys that nobody reads, and the policy for failed loads."""
+
+from __future__ import annotations
+
+import difflib
+import typing as t
+
+from ..model import Finding, Placement
+from .context import Context, error, warning
+
+_VARIABLE = "pd_kv_transfer_config"
+# vLLM's KVTransferConfig, and what the connectors read of its extra config.
+_OUTER = (
+    "kv_connector",
+    "engine_id",
+    "kv_buffer_device",
+    "kv_buffer_size",
+    "kv_role",
+    "kv_rank",
+    "kv_parallel_size",
+    "kv_ip",
+    "kv_port",
+    "kv_connector_extra_config",
+    "kv_connector_module_path",
+    "kv_load_failure_policy",
+    "enable_permute_local_kv",
+)
+_EXTRA = (
+    "prefill",
+    "decode",
+    "connectors",
+    "ascend_local_comm_res_path",
+    "qos_priority",
+    "d2rh_zmq_port",
+    "d2rh_scheduler_ready_port",
+    "tls_config",
+    "transfer_backend",
+    "use_layerwise",
+    "use_ascend_direct",
+)
+_SIZES = ("dp_size", "tp_size", "pp_size", "pp_layer_partition")
+_POLICIES = ("fail", "recompute")
+
+
+def misspelt_keys(context: Context) -> t.Iterator[Finding]:
+    """Keys that are close to a known one: vLLM ends at those outside, nobody reads those inside."""
+    for placement in context.everywhere:
+        config = placement.member.kv_transfer_config
+        yield from _misspelt(placement, config, _OUTER, "")
+        extra = config.get("kv_connector_extra_config")
+        if not isinstance(extra, dict):
+            continue
+        yield from _misspelt(placement, extra, _EXTRA, "kv_connector_extra_config.")
+        for role in ("prefill", "decode"):
+            if isinstance(extra.get(role), dict):
+                yield from _misspelt(placement, extra[role], _SIZES, f"kv_connector_extra_config.{role}.")
+
+
+def _misspelt(
+    placement: Placement, config: t.Mapping[str, t.Any], known: t.Sequence[str], where: str
+) -> t.Iterator[Finding]:
+    for key, value in config.items():
+        near = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if near:
+            yield warning(
+                "kv-transfer-key",
+                placement.host,
+                f"{_VARIABLE}.{where}{key}",
+                value,
+                f"{_VARIABLE}.{where}{key} is no key that the connectors read",
+                f"did you mean {near[0]}?",
+            )
+
+
+def load_failure_policy(context: Context) -> t.Iterator[Finding]:
+    for placement in context.everywhere:
+        config = placement.member.kv_transfer_config
+        policy = config.get("kv_load_failure_policy")
+        problem = None
+        if "kv_load_failure_policy" in config and policy not in _POLICIES:
+            problem = f"is {policy!r}; it takes {' or '.join(_POLICIES)}"
+        elif policy == "recompute" and context.cluster.model_family == "hybrid_mamba":
+            problem = "is recompute, which engines of hybrid models refuse"
+        if problem is not None:
+            yield error(
+                "kv-load-failure-policy",
+                placement.host,
+                f"{_VARIABLE}.kv_load_failure_policy",
+                policy,
+                f"{_VARIABLE}.kv_load_failure_policy {problem}",
+                "leave it out (fail is vLLM's default)",
+            )
+
+
+RULES = (misspelt_keys, load_failure_policy)
