@@ -23,7 +23,7 @@ def as_docker_says(wanted: dict[str, t.Any], image_env: list[str]) -> dict[str, 
     """A container block of the plan in the words of docker inspect. A key that is not known here fails the test."""
     rest = dict(wanted)
     health = rest.pop("healthcheck")
-    size = rest.pop("shm_size")
+    size, memory = rest.pop("shm_size"), rest.pop("memory")
     mounts = [mount if mount.endswith((":ro", ":rw")) else f"{mount}:rw" for mount in rest.pop("mounts")]
     limits = [re.fullmatch(r"(\w+)=(-?\d+)(?::(-?\d+))?", limit) for limit in rest.pop("ulimits")]
     said = {
@@ -42,6 +42,7 @@ def as_docker_says(wanted: dict[str, t.Any], image_env: list[str]) -> dict[str, 
         "HostConfig.NetworkMode": rest.pop("network"),
         "HostConfig.Privileged": rest.pop("privileged"),
         "HostConfig.ShmSize": int(size[:-1]) * UNITS[size[-1]],
+        "HostConfig.Memory": int(memory[:-1]) * UNITS[memory[-1]] if memory else 0,
         "HostConfig.Binds": sorted(mounts),
         "HostConfig.CapAdd": sorted(rest.pop("capabilities")),
         "HostConfig.RestartPolicy": {"Name": rest.pop("restart_policy"), "MaximumRetryCount": 0},
@@ -68,6 +69,7 @@ def picked(inspected: dict[str, t.Any]) -> dict[str, t.Any]:
         "HostConfig.NetworkMode": host["NetworkMode"],
         "HostConfig.Privileged": host["Privileged"],
         "HostConfig.ShmSize": host["ShmSize"],
+        "HostConfig.Memory": host["Memory"],
         "HostConfig.Binds": sorted(host["Binds"]),
         "HostConfig.CapAdd": sorted(host["CapAdd"] or []),
         "HostConfig.RestartPolicy": host["RestartPolicy"],
