@@ -93,6 +93,9 @@ def _probe(kept: store.Store, hosts: list[str], options: dict[str, t.Any]) -> No
         wanted = probes.probe_options(there, host)
         if wanted:
             kept.want("probes", host, {"state": "probe", "probes": wanted})
+        elif not schedule.probes[host]:
+            # Such as the host of a KV pool's master alone: it connects to nobody, which is no question left open.
+            kept.write("probes", host, [])
 
 
 def _ping(kept: store.Store, view: f.PlanView, hosts: list[str], options: dict[str, t.Any]) -> int:
