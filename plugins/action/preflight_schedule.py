@@ -18,6 +18,9 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import
 # Where this product writes: launch specifications and logs.
 DISKS = ("/opt/pd_serving", "/var/log/pd_serving")
 
+# Of preflight_report; with off preflight is left out by the plays.
+GATES = ("error", "warn")
+
 
 class ActionModule(ActionBase):
     """Runs on the controller only. The step begin starts a new round; the step ask needs the hosts' first answers."""
@@ -29,12 +32,18 @@ class ActionModule(ActionBase):
         _spec, options = self.validate_argument_spec(
             {
                 "step": {"type": "str", "choices": ["begin", "ask"], "required": True},
+                "gate": {"type": "str", "default": GATES[0]},
                 "ping_mode": {"type": "str", "default": "rail"},
                 "ping_peers": {"type": "int", "default": 8},
                 "ping_budget": {"type": "float", "default": 180},
                 "probe_peers": {"type": "int", "default": 16},
             }
         )
+        if options["gate"] not in GATES:
+            # Before anybody is asked, and by the name that the user knows.
+            raise AnsibleActionFail(
+                f"preflight_gate must be one of {', '.join(GATES)} or off, not {options['gate']!r}: set it to one of them"
+            )
         variables = task_vars or {}
         kept = store.Store(constants.DEFAULT_LOCAL_TMP)
         view = kept.view()
@@ -93,6 +102,9 @@ def _probe(kept: store.Store, hosts: list[str], options: dict[str, t.Any]) -> No
         wanted = probes.probe_options(there, host)
         if wanted:
             kept.want("probes", host, {"state": "probe", "probes": wanted})
+        elif not schedule.probes[host]:
+            # Such as the host of a KV pool's master alone: it connects to nobody, which is no question left open.
+            kept.write("probes", host, [])
 
 
 def _ping(kept: store.Store, view: f.PlanView, hosts: list[str], options: dict[str, t.Any]) -> int:

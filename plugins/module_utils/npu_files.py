@@ -18,7 +18,7 @@ import socket
 import struct
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import hccn_conf
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn_conf
 
 ENDPOINT_NAME = re.compile(r"ub_endpoint_npu_(\d+)\.json\Z")
 HCCN_KEYS = ("address", "netmask", "netdetect", "gateway", "send_arp_status")
@@ -173,6 +173,8 @@ def hccn_faults(chips: t.Mapping[str, t.Any]) -> list[str]:
             elif key == "send_arp_status":
                 if str(value) not in ("0", "1"):
                     faults.append(f"chip {chip}: send_arp_status must be 0 or 1, not {value!r}")
+            elif key == "netmask" and not answers.is_netmask(str(value)):
+                faults.append(f"chip {chip}: netmask {value!r} is no netmask")
             elif not _is_address(value):
                 faults.append(f"chip {chip}: {key} {value!r} is no IPv4 address")
         first = owner.setdefault(str(values["address"]), str(chip))

@@ -21,6 +21,10 @@ options:
     type: str
     choices: [begin, ask]
     required: true
+  gate:
+    description: What M(ascend.pd_serving.preflight_report) will be told, V(error) or V(warn); refused here when it is neither.
+    type: str
+    default: error
   probe_peers:
     description: Other hosts whose ports a host tries, for each kind of connection.
     type: int

@@ -227,10 +227,13 @@ class _Reader:
             once.setdefault(name, entry)
         return list(once.values())
 
-    def _proxy_host(self) -> str | None:
-        group = self.groups.get("proxy") or {}
+    def _members(self, name: t.Literal["proxy", "kv_pool"]) -> list[str]:
+        group = self.groups.get(name) or {}
         below = [host for hosts in (group.get("children") or {}).values() for host in hosts]
-        hosts = list(dict.fromkeys([*(group.get("hosts") or []), *below]))
+        return list(dict.fromkeys([*(group.get("hosts") or []), *below]))
+
+    def _proxy_host(self) -> str | None:
+        hosts = self._members("proxy")
         if len(hosts) == 1:
             return str(hosts[0])
         self.error(
@@ -245,9 +248,7 @@ class _Reader:
 
     def _pool_host(self) -> str | None:
         """The pool's master is one process with its state in memory, so the group has one host, or there is none."""
-        group = self.groups.get("kv_pool") or {}
-        below = [host for hosts in (group.get("children") or {}).values() for host in hosts]
-        hosts = list(dict.fromkeys([*(group.get("hosts") or []), *below]))
+        hosts = self._members("kv_pool")
         if len(hosts) > 1:
             self.error(
                 "pool-host",
@@ -296,11 +297,12 @@ class _Reader:
             self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
 
     def _meant(self, host: str) -> str:
-        """The proxy's host is often one of the others: a name that no other group has may be misspelt."""
+        """The host of proxy or pool is often one of the others: a name that no other group has may be misspelt."""
         if host in self.instances_on:
             return ""
         near = difflib.get_close_matches(host, self.instances_on, n=1, cutoff=0.5)
-        return f"group proxy names a host of no other group; did you mean {near[0]}? Else " if near else ""
+        group = "proxy" if host in self._members("proxy") else "kv_pool"
+        return f"group {group} names a host of no other group; did you mean {near[0]}? Else " if near else ""
 
     def _unknown(self, name: str, host: str, value: t.Any, where: str) -> None:
         near = _near_variable(name)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import typing as t
@@ -133,9 +134,17 @@ def _moved_variable(name: str, value: t.Any, moved: t.Mapping[str, str]) -> t.An
     return moved.get(value, value) if isinstance(value, str) else value
 
 
+def _folder(host: str) -> str:
+    """The host's own name where it is a plain one. Others could lead elsewhere, and Ansible's shell reads the path."""
+    if re.fullmatch(r"\w[\w.-]{0,99}", host):
+        return host
+    digest = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', host)[:40]}-{digest}"
+
+
 def host_root(state: str, host: str) -> HostRoot:
     """Where a simulated host's paths are, and what its processes need to find the simulators."""
-    root = str(pathlib.Path(state) / "hosts" / host)
+    root = str(pathlib.Path(state) / "hosts" / _folder(host))
     return HostRoot(
         root=root,
         environment={

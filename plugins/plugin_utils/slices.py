@@ -181,7 +181,9 @@ def _engine_unit(plan: planner.Plan, placement: Placement, root: HostRoot) -> di
     # A simulated container shows only the chips that the real one maps, and has no libraries of the image.
     chips = ",".join(map(str, placement.member.mapped_chips))
     simulated: dict[str, str | None] = {"PD_REHEARSAL_CHIPS": chips, "LD_PRELOAD": None} if root.root else {}
-    simulated |= _sums(pool.client_files(plan.cluster))
+    simulated |= _sums("PD_POOL_CONFIG_SHA256", pool.client_files(plan.cluster).values())
+    endpoints = [entry["content"] for entry in _endpoint_files(plan.cluster, [placement])]
+    simulated |= _sums("PD_ENDPOINT_FILES_SHA256", endpoints)
     return {
         "name": unit_name(plan.cluster, instance.name),
         "instance": instance.name,
@@ -312,7 +314,7 @@ def _pool_unit(plan: planner.Plan) -> dict[str, t.Any]:
             **dict.fromkeys(PROXY_VARIABLES),
             **pool.library_environment(cluster),
             **pool.master_environment(cluster),
-            **_sums(files),
+            **_sums("PD_POOL_CONFIG_SHA256", files.values()),
         },
         "health_url": f"tcp://{plan.kv_pool['address']}",
     }
@@ -328,9 +330,9 @@ def _files(contents: t.Mapping[str, str]) -> list[dict[str, str]]:
     return [{"path": path, "content": content, "mode": "0600"} for path, content in contents.items()]
 
 
-def _sums(contents: t.Mapping[str, str]) -> dict[str, str | None]:
-    """Files of a unit are for its processes, which read them once: a change of one has to be a change of the unit."""
-    return {"PD_POOL_CONFIG_SHA256": _sha256("".join(contents.values()))} if contents else {}
+def _sums(variable: str, contents: t.Collection[str]) -> dict[str, str | None]:
+    """Processes read these files once, when they start: a change of one has to be a change of the unit."""
+    return {variable: _sha256("".join(contents))} if contents else {}
 
 
 def _endpoints(placement: Placement) -> list[dict[str, t.Any]]:

@@ -516,13 +516,18 @@ def _chips(variable: Variable, value: t.Any) -> Converted:
 def _roce(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, dict):
         raise BadValue("must be a mapping {physical id: address}")
-    out = {}
+    out, bad = {}, []
     for chip, address in value.items():
         if not re.fullmatch(r"[0-9]{1,4}", str(chip)):
             raise BadValue(f"has the key {chip!r}, which is no chip number")
         if str(int(chip)) in out:
             raise BadValue(f"names chip {int(chip)} twice")
-        out[str(int(chip))] = _address(variable, address)[0]
+        try:
+            out[str(int(chip))] = _address(variable, address)[0]
+        except BadValue as problem:
+            bad.append(f"chip {int(chip)}: {address!r} {problem}")
+    if bad:
+        raise BadValue(f"has wrong addresses: {'; '.join(bad)}")
     if len(set(out.values())) < len(out):
         raise BadValue("gives one address to two chips")
     return out, False

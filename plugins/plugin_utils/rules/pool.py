@@ -174,8 +174,10 @@ def _master(given: t.Mapping[str, t.Any], backend: str) -> t.Iterator[Finding]:
             if not isinstance(value, dict):
                 yield _bad(where, value, "must be a mapping of flags")
                 continue
-            for flag in sorted({"rpc_address", *known} & {*value}):
-                hint = "it follows from group kv_pool" if flag == "rpc_address" else f"use pd_kv_pool.master.{flag}"
+            for flag in sorted({"rpc_address", "rpc_port", *known} & {*value}):
+                # mooncake_master takes rpc_port before port, which is its older name.
+                key = "port" if flag == "rpc_port" else flag
+                hint = "it follows from group kv_pool" if flag == "rpc_address" else f"use pd_kv_pool.master.{key}"
                 yield _bad(f"{where}.{flag}", value[flag], "is the plan's to say: engines and ports follow it", hint)
         elif key in ("port", "metrics_port", "config_store_port"):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
@@ -237,6 +239,15 @@ def pool_nesting(context: Context) -> t.Iterator[Finding]:
                     value,
                     f"pd_kv_pool.{prefix}{key} would stand in the settings of AscendStoreConnector, which does not read {key}",
                     f"name the backend as pd_kv_pool.backend: {key}, and its settings in pd_kv_pool.config",
+                )
+            elif key == "backend" and prefix and pool.backend({"backend": value}) != pool.backend(given):
+                yield error(
+                    "pool-nesting",
+                    "all",
+                    f"pd_kv_pool.{prefix}{key}",
+                    value,
+                    f"both roles use one pool, whose backend is {pool.backend(given)}; pd_kv_pool.{prefix}{key} is {value!r}",
+                    "name the backend once, as pd_kv_pool.backend",
                 )
             elif key == "use_layerwise" and value is True and pool.backend(given) != "memcache":
                 yield error(

@@ -320,6 +320,15 @@ def test_running_engines_are_processes(a3: Host) -> None:
     assert a3.smi("info -t proc-mem -i 2 -c 1") == (0, "")
 
 
+def test_running_engines_fit_into_a_chip(host: Host) -> None:
+    """Else the table is one that no driver prints, and preflight cannot read it."""
+    with host.path("dev/davinci1").open("rb") as chip:
+        fcntl.flock(chip, fcntl.LOCK_EX)
+        read = parse_info(host.smi("info").out)
+    assert len(read["rows"]) == CHIPS[host.generation]
+    assert all(row["hbm_used_mb"] < row["hbm_total_mb"] for row in read["rows"])
+
+
 def test_the_table_of_an_a5(a5: Host) -> None:
     """Form of upstream's A5 rows: a bar after the id, an empty cell below it."""
     a5.faults("power 0 195.6", "temperature 0 56", "bus 0 0000:61:00.0", "process 0 77 python3 100", "hbm 0 5239")

@@ -199,6 +199,7 @@ def test_wrong_values_of_hccn_conf_are_all_named(tmp_path: Path) -> None:
         "0": {"address": "192.0.2.300", "netmask": "255.255.255.0", "mtu": 9000},
         "1": {"address": "192.0.2.80"},
         "2": {"address": "192.0.2.1", "netmask": "255.255.255.0", "send_arp_status": 7},
+        "3": {"address": "192.0.2.83", "netmask": "255.255.0.255"},
     }
     result = call(tmp_path, hccn_conf=wrong)
     assert result["failed"]
@@ -209,6 +210,7 @@ def test_wrong_values_of_hccn_conf_are_all_named(tmp_path: Path) -> None:
         "chip 1: give at least",
         "0 or 1",
         "have one address",
+        "chip 3: netmask '255.255.0.255' is no netmask",
     ):
         assert says in result["msg"], result["msg"]
     assert not (tmp_path / "etc").exists()

@@ -170,6 +170,7 @@ POOL: list[Provoking | Quiet] = [
             ("kv_load_failure_policy", "fail", {"kv_load_failure_policy": "fail"}, "outer config"),
             ("kv_role", "kv_both", {"kv_role": "kv_both"}, "inventory group"),
             ("prefill.tp_size", 8, {"prefill": {"tp_size": 8}}, "pd_tp_size"),
+            ("decode.backend", "memcache", {"decode": {"backend": "memcache"}}, "as pd_kv_pool.backend"),
             ("global_segment_size", "1GB", {"global_segment_size": "1GB"}, "pd_kv_pool.config"),
             ("use_layerwise", True, {"use_layerwise": True}, "memcache"),
         )

@@ -353,6 +353,7 @@ POOL: list[Provoking | Quiet] = [
             ("config.global_segment_size", "1TB", {"config": {"global_segment_size": "1TB"}}, "GB"),
             ("config.local_buffer_size", 1e9, {"config": {"local_buffer_size": 1e9}}, "size"),
             ("master.args.port", 50090, {"master": {"args": {"port": 50090}}}, "pd_kv_pool.master.port"),
+            ("master.args.rpc_port", 50090, {"master": {"args": {"rpc_port": 50090}}}, "pd_kv_pool.master.port"),
             ("master.args.rpc_address", "x", {"master": {"args": {"rpc_address": "x"}}}, "kv_pool"),
             (
                 "config.local.ock.mmc.local_service.dram.size",

@@ -280,6 +280,20 @@ def test_addresses_follow_the_mapping_not_the_order() -> None:
     assert found == list(mapping.values())
 
 
+def test_another_address_is_another_unit() -> None:
+    """Engines read the files once, when they start: with another address they must start anew, and no others."""
+
+    def sums(source: t.Any, host: str) -> list[str | None]:
+        (unit,) = slice_of(source, host)["units"]
+        return [process["env"].get("PD_ENDPOINT_FILES_SHA256") for process in unit["launch"]["spec"]["processes"]]
+
+    moved = host_roce(d1={"pd_roce_addresses": {**roce("d1", [0, 1, 2, 3]), 2: "198.51.100.99"}})
+    assert sums(host_roce(), "d1") != sums(moved, "d1")
+    assert sums(host_roce(), "p1") == sums(moved, "p1") and None not in sums(moved, "p1")
+    (unit,) = slice_of(base(), "d1")["units"]
+    assert "PD_ENDPOINT_FILES_SHA256" not in unit["launch"]["spec"]["processes"][0]["env"]
+
+
 def test_no_address_no_file_but_preflight_looks_for_it() -> None:
     source = host_roce(d1={"pd_roce_addresses": roce("d1", [0, 1])})
     made = slice_of(source, "d1")

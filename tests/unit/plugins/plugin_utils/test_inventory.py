@@ -284,9 +284,15 @@ def test_a_broken_template_of_a_required_value_is_said_once() -> None:
 def test_a_misspelt_host_of_the_proxy() -> None:
     finding = only(base(groups={"proxy": {"hosts": ["p01"]}}, more={"p01": {}}), "node-ip")
     assert (finding.host, finding.message) == ("p01", "p01 has neither pd_node_ip nor ansible_host")
-    assert "did you mean p1?" in finding.fix
+    assert "group proxy names a host of no other group; did you mean p1?" in finding.fix
     other = only(base(groups={"proxy": {"hosts": ["gateway"]}}, more={"gateway": {}}), "node-ip")
     assert "did you mean" not in other.fix
+
+
+def test_a_misspelt_host_of_the_pool() -> None:
+    groups = {"kv_pool": {"hosts": ["p01"]}}
+    finding = only(base(groups=groups, all={"pd_kv_pool": {}}, more={"p01": {}}), "node-ip")
+    assert "group kv_pool names a host of no other group; did you mean p1?" in finding.fix
 
 
 def test_an_unknown_variable_of_all_hosts_is_said_once() -> None:

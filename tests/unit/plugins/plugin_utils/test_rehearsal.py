@@ -325,3 +325,12 @@ def test_default_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert first != rehearsal.default_state("demo", ["inventories/b"])
     monkeypatch.delenv("XDG_STATE_HOME")
     assert rehearsal.default_state("demo", []).startswith(str(Path("~/.local/state").expanduser()))
+
+
+def test_the_folder_of_a_host_lies_in_that_of_the_rehearsal() -> None:
+    odd = ["../../x", "..", ".", "a/b", "a_b", "d 1", "d;1", "$(d)", "-d", "x" * 300]
+    roots = [Path(rehearsal.host_root("/state", host).root) for host in odd]
+    assert {root.parent for root in roots} == {Path("/state/hosts")}
+    assert all(re.fullmatch(r"\w[\w.-]*|[\w-]+", root.name) for root in roots)
+    assert len(set(roots)) == len(odd)
+    assert rehearsal.host_root("/state", "d1.example").root == "/state/hosts/d1.example"

@@ -272,3 +272,10 @@ def test_required() -> None:
 
 def test_run_switches_are_no_variables() -> None:
     assert not set(variables.RUN_SWITCHES) & set(VARIABLES)
+
+
+def test_every_wrong_roce_address_is_named_with_its_chip() -> None:
+    with pytest.raises(BadValue) as caught:
+        convert(VARIABLES["pd_roce_addresses"], {0: "192.0.2.1", 3: None, 7: "300.1.2.3"})
+    assert "chip 3: None must" in str(caught.value)
+    assert "chip 7: '300.1.2.3' must be an IPv4 address" in str(caught.value)
