@@ -215,7 +215,9 @@ def _boot(host: Host, names: str) -> str | None:
             # On an overlay of its own Docker falls back to copying whole images.
             *("--volume", f"{host.folder}/docker:/var/lib/docker", "--rootfs", root, "/sbin/init"),
         )
-    booted = "until [ -S /run/systemd/private ]; do sleep 0.1; done; systemctl is-system-running --wait"
+    # To wait, systemctl needs the bus as well, which comes up a moment after systemd itself.
+    sockets = "[ -S /run/systemd/private ] && [ -S /run/dbus/system_bus_socket ]"
+    booted = f"until {sockets}; do sleep 0.1; done; systemctl is-system-running --wait"
     answer = podman("exec", host.container, "timeout", "60", "sh", "-c", booted, check=False).strip()
     return None if answer == "running" else f"{host.name}: systemd says {answer!r}: labctl exec {host.name} systemctl"
 
