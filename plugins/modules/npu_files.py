@@ -172,6 +172,20 @@ def write(module: AnsibleModule, file: npu_files.Wanted) -> None:
     module.atomic_move(temporary, file.path)
 
 
+def refusal(faults: str, overwrite: bool, proposed: dict[int, str]) -> str:
+    """All faults, what to do, and the proposal as it would stand in the inventory."""
+    lines = ["no file was written.", faults, "Fix: correct pd_roce_addresses (endpoint files) or hccn_conf."]
+    if "says something else" in faults and not overwrite:
+        lines.append("Or look at the difference, and replace it with -e hccn_overwrite=true (a copy is kept).")
+    if proposed:
+        lines += [
+            "A proposal, chips and the addresses of cards with RDMA both in ascending order. Confirm it on the host:",
+            "pd_roce_addresses:",
+            *(f"  {chip}: {address}" for chip, address in proposed.items()),
+        ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -207,7 +221,7 @@ def main() -> None:
                 backups.append(module.backup_local(file.path))
             write(module, file)
     except (npu_files.NpuFileError, OSError) as problem:
-        module.fail_json(msg=str(problem), proposal=proposed)
+        module.fail_json(msg=refusal(str(problem), params["overwrite"], proposed), proposal=proposed)
     changed = any(action != "unchanged" for action in actions.values())
     module.exit_json(changed=changed, files=actions, backups=backups, proposal=proposed, diff=diffs)
 

@@ -103,8 +103,11 @@ def test_an_address_that_the_host_does_not_have(tmp_path: Path) -> None:
     wanted = [endpoint(0, "192.0.2.81"), endpoint(1, "192.0.2.80"), endpoint(2, "192.0.2.80"), endpoint(3, "-.-.-.-")]
     result = call(tmp_path, endpoint_files=wanted, chips=[1, 0], node_ip="192.0.2.1")
     assert result["failed"]
-    lines = result["msg"].splitlines()
-    assert len(lines) == 3
+    said, fix = result["msg"].split("\nFix: ")
+    first, *lines = said.splitlines()
+    assert first == "no file was written." and len(lines) == 3
+    assert fix.splitlines()[-3:] == ["pd_roce_addresses:", "  0: 192.0.2.9", "  1: 192.0.2.80"]
+    assert "hccn_overwrite" not in fix
     assert (
         "npu_0.json: comm_id 192.0.2.81 is no address of this host (it has 192.0.2.1, 192.0.2.9, 192.0.2.80)"
         in lines[0]
