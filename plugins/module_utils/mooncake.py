@@ -10,7 +10,6 @@ import os
 import typing as t
 
 SCHEMA = 1
-STATE_FOLDER = "/opt/pd_serving/mooncake"
 WORK_IN_CONTAINER = "/pd_mooncake"
 # Which Mooncake is there and whether it loads: a JSON line, whatever is wrong with it.
 PROBE = r"""
