@@ -7,6 +7,7 @@ tests/unit/data/tool_outputs holds outputs of real tools (addresses replaced) or
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -644,6 +645,18 @@ def test_two_at_once(fleet: t.Callable[[str, str], Host]) -> None:
     assert end - start >= 1.5
 
 
+def test_of_many_at_once_one_has_it(a2: Host) -> None:
+    a2.faults("delay_ms 1000")
+    with contextlib.ExitStack() as stack:
+        calls = [
+            stack.enter_context(subprocess.Popen(**a2.command("hccn_tool", f"-i {chip} -link -g"))) for chip in range(8)
+        ]
+        said = sorted(call.communicate()[0].decode() for call in calls)
+    assert said == [BUSY] * 7 + ["link status: UP\n"]
+    a2.faults()
+    assert a2.hccn("-i 1 -link -g").code == 0
+
+
 def test_a_killed_holder_holds_nothing(a2: Host) -> None:
     for fault, query in (("hang 3", "link"), ("hang 3 tls", "tls"), ("delay_ms 60000", "link")):
         a2.faults(fault)
@@ -663,7 +676,8 @@ def test_a_killed_holder_holds_nothing(a2: Host) -> None:
 def locked(host: Host) -> bool:
     """Looked at, not tried: trying would itself make a call busy."""
     lock = host.state / "lock"
-    return lock.exists() and f":{lock.stat().st_ino} " in pathlib.Path("/proc/locks").read_text()
+    owner = lock.read_text().partition("\n")[0] if lock.exists() else ""
+    return owner != "" and pathlib.Path("/proc", owner).exists()
 
 
 def until(ready: t.Callable[[], bool]) -> None:

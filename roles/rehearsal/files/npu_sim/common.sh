@@ -21,14 +21,16 @@ npu_state=$npu_root/opt/pd_rehearsal/npu
 npu_conf=$npu_root/etc/hccn.conf
 npu_slots='0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15'
 npu_call="$*"
+npu_held=''
 npu_start=0
 [ ! -r /proc/uptime ] || read -r npu_start npu_end </proc/uptime
 
-# Ends the call with this exit code, and logs it.
+# Ends the call with this exit code, logs it and lets the next one in.
 finish() {
     npu_end=0
     [ ! -r /proc/uptime ] || read -r npu_end npu_idle </proc/uptime
     note "$npu_end" "$1"
+    [ -z "$npu_held" ] || : >"$npu_state/lock"
     exit "$1"
 }
 
@@ -138,12 +140,12 @@ present() {
     case ,${PD_REHEARSAL_CHIPS-$1}, in *",$1,"*) ;; *) return 1 ;; esac
 }
 
-# For a moment, as the real tools do; not with the lock in the child, which may outlive a killed parent.
+# For a moment, as the real tools do.
 pause() {
     case $1 in *[!0-9]*) refuse "delay_ms: $1" ;; esac
     # Leading zeros would make the rest an octal number.
     npu_ms=$(($1 % 1000 + 1000))
-    [ "$1" -eq 0 ] || sleep "$(($1 / 1000)).${npu_ms#1}" 9>&-
+    [ "$1" -eq 0 ] || sleep "$(($1 / 1000)).${npu_ms#1}"
 }
 
 # run QUERY CHIP: calls answer_QUERY, which prints and returns the exit code, and spoils what it says as ordered.
@@ -163,7 +165,7 @@ run() {
         npu_file=${value%% *} npu_code=0
         case $value in *' '*) npu_code=${value##* } ;; esac
         case $npu_file$npu_code in */* | *..*) refuse "answer: a file beside faults is needed: $value" ;; esac
-        cat "$npu_state/$npu_file" 9>&- || refuse "answer: cannot read $npu_file"
+        cat "$npu_state/$npu_file" || refuse "answer: cannot read $npu_file"
         finish "$npu_code"
     fi
     get "error_any_$2" ''
@@ -186,7 +188,7 @@ run() {
         noise) printf 'DrvMngGetConsoleLogLevel failed. (g_conLogLevel=3)\n%s\n' "$npu_text" ;;
         reversed) printf '%s\n' "$npu_text" | sed -n '1!G;h;$p' ;;
         *) refuse "garbled: $npu_how" ;;
-    esac 9>&-
+    esac
     finish $npu_code
 }
 
