@@ -23,8 +23,10 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
 
 MODULE = "ascend.pd_serving.run_lock"
 # What the rest of a run calls, by its verb.
-_LATER = ("ascend.pd_serving.preflight_gather", "ascend.pd_serving.launch_info")
+_LATER = ("ascend.pd_serving.launch_info", "ascend.pd_serving.preflight_gather")
 LATER = {"site": (*_LATER, "ascend.pd_serving.completion_check"), "prefill": _LATER, "decode": _LATER}
+# How many of the other hosts' workers build: more would share the cores of a small controller.
+BUILDERS = 2
 _RUN_ID = re.compile(r"([0-9a-f]{16})\.([0-9]{1,9})\.([0-9]+)\Z")
 
 
@@ -54,9 +56,12 @@ class ActionModule(ActionBase):
         A build takes a core for 0.2 seconds, once per module and run; one after the other they add up.
         """
         later = LATER.get(self._task.args.get("verb", ""), ())
-        place = task_vars["ansible_play_hosts"].index(task_vars["inventory_hostname"])
-        if 1 <= place <= len(later):
-            self._configure_module(module_name=later[place - 1], module_args={}, task_vars=task_vars)
+        hosts = task_vars["ansible_play_hosts"]
+        place = hosts.index(task_vars["inventory_hostname"])
+        builders = min(len(hosts) - 1, BUILDERS)
+        if 1 <= place <= builders:
+            for module in later[place - 1 :: builders]:
+                self._configure_module(module_name=module, module_args={}, task_vars=task_vars)
 
 
 def owner(pid: int) -> str:
