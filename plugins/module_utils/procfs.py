@@ -132,6 +132,13 @@ def command_line(pid: int, limit: int = 120) -> str:
     return "?"
 
 
+def pid_namespace(pid: int) -> str:
+    """Names the numbering of processes that a process sees; empty when it has ended or may not be looked at."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    return ""
+
+
 def innermost_pid(pid: int) -> int:
     """The pid of a process as it sees itself: another one than here when it runs in a container."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:

@@ -9,6 +9,7 @@ import os
 import re
 import time
 import typing as t
+import urllib.parse
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, units
 
@@ -245,6 +246,7 @@ class Watch:
         names = self.names
         observed = {name: units.observe(self._site, name) for name in {*names, *self._site.found()}}
         answers = launcher.probe_all(health_urls(observed.values()))
+        self._disprove(observed.values(), answers)
         expected = self._expected or {}
         self.reports = {}
         for name in sorted(observed):
@@ -256,6 +258,20 @@ class Watch:
             if report["running"]:
                 self._seen_running.add(name)
         return self._verdict([name for name in names if name in self.reports])
+
+    def _disprove(self, observed: t.Iterable[units.Observed], answers: dict[str, tuple[str, str]]) -> None:
+        """A port that takes connections says nothing of who it is: whoever holds it has to be the unit's own process.
+
+        A page by HTTP is the answer of a server that knows its own path, so only bare ports are doubted.
+        """
+        for unit in observed:
+            for url in health_urls([unit]):
+                parts = urllib.parse.urlsplit(url)
+                if parts.scheme != "tcp" or answers[url][0] != "ready":
+                    continue
+                foreign = units.foreign_listener(unit, parts.hostname or "", parts.port or 0)
+                if foreign is not None:
+                    answers[url] = ("unhealthy", f"not this unit but another process takes connections: {foreign}")
 
     def _verdict(self, names: t.Sequence[str]) -> str:
         for name in names:

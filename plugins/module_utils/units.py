@@ -177,6 +177,34 @@ def living_members(state: State | None) -> Members:
     return members(state, launcher.all_stats(), launcher.boot_id(), launcher.pid_namespace(), procfs.pipes_of)
 
 
+def foreign_listener(observed: Observed, address: str, port: int) -> str | None:
+    """Who listens there when it is nobody of this unit; None when it is one of its own.
+
+    Of a container's processes only those can be told that this user may look at: where nothing is seen, none is blamed.
+    """
+    found = [
+        one for one in procfs.listeners() if one.port == port and (one.wildcard or one.address == address)
+    ]  # none: it has gone since it answered
+    inodes = {one.inode for one in found}
+    if any(inodes & procfs.sockets_of(pid) for pid in _pids(observed)):
+        return None
+    owners = procfs.socket_owners(inodes)
+    if not owners and runs_elsewhere(observed):
+        return None
+    return ", ".join(f"{one} ({_name_owner(owners.get(one.inode))})" for one in found) or "nobody any more"
+
+
+def _pids(observed: Observed) -> set[int]:
+    """Processes of a unit that runs, as this host counts them."""
+    state, stats = observed.state, launcher.all_stats()
+    if state is None:
+        return set()
+    if runs_elsewhere(observed):
+        return {pid for pid in stats if procfs.pid_namespace(pid) == state["pid_namespace"]}
+    # What has left its session is still below the launcher, which is the reaper of all that it started.
+    return launcher.descendants(stats, state["pid"])
+
+
 def last_lines(path: str, count: int, window: int = 65536) -> list[str]:
     """The last lines of a log that say something, without colours; of a progress bar only what it shows now."""
     if count <= 0:
@@ -268,7 +296,7 @@ class Decision:
 def decide(observed: Observed, sha256: str, restart: bool) -> Decision:
     """What to do so that a unit runs: one with the wanted spec is left alone, whatever else has changed."""
     if not observed.running:
-        return Decision("started", _why_down(observed))
+        return Decision("started", why_down(observed))
     if observed.sha256 != sha256:
         return Decision("restarted", "the launch spec changed")
     if restart:
@@ -287,11 +315,12 @@ def decide_writing(observed: Observed, sha256: str, restart: bool, outdated: t.S
             return Decision("unchanged", "runs with this launch spec")
         return Decision("kept", "runs with another launch spec, which stays until the unit is stopped")
     if outdated:
-        return Decision("written", "asked for" if observed.running else _why_down(observed))
+        return Decision("written", "asked for" if observed.running else why_down(observed))
     return Decision("unchanged", "is written as wanted")
 
 
-def _why_down(observed: Observed) -> str:
+def why_down(observed: Observed) -> str:
+    """In what state a unit is that does not run."""
     if not observed.deployed:
         return "not deployed yet"
     if observed.state is None:
@@ -523,6 +552,41 @@ def stop(observed: t.Sequence[Observed], timeout: float | None) -> dict[str, str
     end_leftovers([one.state for one in stops if not one.held])
     troubles = ((one.observed.name, one.trouble()) for one in stops)
     return {name: trouble for name, trouble in troubles if trouble is not None}
+
+
+def down_unasked(observed: Observed) -> bool:
+    """Whether a unit is deployed and down, and nobody ordered that: a launcher that was told to end says so with 0."""
+    end = observed.state["end"] if observed.state is not None else None
+    return observed.deployed and not observed.held and (end is None or end["code"] != 0)
+
+
+def note_stopped(site: Site, name: str) -> None:
+    """Enter into the state of a unit that it is down because that is wanted.
+
+    Without this a unit that had crashed before its stop looks for ever as if something were to be repaired.
+    """
+    observed = observe(site, name)
+    if not down_unasked(observed):
+        return
+    reason = f"stopped by order; before that: {why_down(observed)}"
+    never_started: State = {
+        "schema": launcher.SCHEMA,
+        "unit": name,
+        "pid": 0,
+        "start_ticks": 0,
+        "boot_id": "",
+        "spec_sha256": observed.sha256,
+        "started_at": None,
+        "processes": [],
+    }
+    state = {
+        **(observed.state or never_started),
+        "phase": "ended",
+        "reason": reason,
+        "end": {"at": time.time(), "code": 0, "reason": reason},
+    }
+    text = json.dumps(state, indent=1)
+    launcher.write_atomically(os.path.join(observed.directory, launcher.STATE_FILE), text.encode("ascii"))
 
 
 def end_leftovers(states: t.Sequence[State | None]) -> int:

@@ -140,6 +140,7 @@ units:
     action:
       description:
         - One of V(started), V(restarted), V(stopped), V(written), V(unchanged), V(kept), V(absent).
+        - V(stopped) is also a unit that had ended by itself; its state then says that it is down by order.
         - V(kept) is a unit that runs with another spec than the one that should have been written.
       type: str
     reason:
@@ -219,12 +220,19 @@ class Launch:
             alive = observed.held or bool(units.living_members(observed.state).own)
             if alive:
                 self.note(observed.name, "stopped", "was running" if observed.running else "had left processes behind")
+            elif units.down_unasked(observed):
+                # Nothing is left to end; from here on it is down because that is wanted.
+                self.note(observed.name, "stopped", units.why_down(observed))
             elif observed.deployed:
                 self.note(observed.name, "unchanged", "was not running")
             else:
                 self.note(observed.name, "absent", "is not deployed here")
         if not self.module.check_mode:
-            self.fail_on(units.stop(present, self.module.params["stop_timeout"]), "is not stopped")
+            troubles = units.stop(present, self.module.params["stop_timeout"])
+            for name in names:
+                if name not in troubles:
+                    units.note_stopped(self.site, name)
+            self.fail_on(troubles, "is not stopped")
 
     # -- started -------------------------------------------------------------------------------------------------------
 

@@ -11,16 +11,18 @@ import typing as t
 
 from ansible.errors import AnsibleError
 
+from . import role_options
+from .inventory import GROUPS
+
 try:
     # Where a value was written; Ansible has no public way to ask.
     from ansible._internal._datatag._tags import Origin
 except ImportError:
     Origin = None
 
-GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 # Numbers that YAML 1.1 reads otherwise than people: 036000 in base 8, 20:00 in base 60.
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+)(?=[\s,\]}#]|$)")
-# Besides pd_*, the planner falls back to this one.
+# Besides pd_* and what roles take, the planner falls back to this one.
 _EXTRA = ("ansible_host",)
 
 
@@ -41,14 +43,20 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     misread: list[dict[str, t.Any]] = []
     hosts = {host: _variables(hostvars, host, known, broken, misread) for host in wanted}
     known_groups = {"all", "ungrouped", *groups, *(child for group in groups.values() for child in group["children"])}
-    others = [name for name in map(str, inventory.groups) if name not in known_groups]
+    others = {
+        str(name): [host.name for host in group.get_hosts()]
+        for name, group in inventory.groups.items()
+        if name not in known_groups
+    }
     return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread, "other_groups": others}
 
 
 def _group(group: t.Any) -> dict[str, t.Any]:
+    nested = {child.name: [below.name for below in child.child_groups] for child in group.child_groups}
     return {
         "hosts": [host.name for host in group.hosts],
         "children": {child.name: [host.name for host in child.get_hosts()] for child in group.child_groups},
+        **({"nested": {name: below for name, below in nested.items() if below}} if any(nested.values()) else {}),
     }
 
 
@@ -63,7 +71,7 @@ def _variables(
     templated = None
     out = {}
     for name, value in raw.items():
-        if not (name.startswith("pd_") or name in _EXTRA):
+        if not (name.startswith("pd_") or name in _EXTRA or role_options.option(name)):
             continue
         if _has_template(value):
             templated = templated or hostvars[host]

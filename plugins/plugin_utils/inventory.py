@@ -18,12 +18,13 @@ import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking
 
-from . import tables
+from . import role_options, tables
 from .model import ROLES, Cluster, Finding, Instance, Member, Role
 from .variables import RUN_SWITCHES, VARIABLES, BadValue, Variable, convert
 
 Source = t.Mapping[str, t.Any]
 
+GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 _MISSING = object()
 _PLACEHOLDER = re.compile(
     r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|/x{3,}(/|$)|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
@@ -49,7 +50,9 @@ _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 def read(source: Source) -> tuple[Cluster, list[Finding]]:
     """Return the cluster and everything wrong with its variables."""
     reader = _Reader(source)
-    return reader.cluster(), reader.findings
+    cluster = reader.cluster()
+    planned = {host: reader.hosts.get(host, {}) for host in reader.planned_hosts}
+    return cluster, reader.findings + role_options.findings(planned, cluster.hardware.chips_per_node)
 
 
 class _Reader:
@@ -77,12 +80,15 @@ class _Reader:
                 self.instances_on[host].append(name)
         proxy_host = self._proxy_host()
         pool_host = self._pool_host()
+        self._misnamed_groups()
+        self._nested_groups()
         self.planned_hosts = list(dict.fromkeys([*self.instances_on, *filter(None, (proxy_host, pool_host))]))
         self._broken_templates()
         self._misread_numbers()
         self._unknown_variables()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
         self._shared_hosts()
+        self._unread_on_shared_hosts()
         values, given = self._cluster_values()
         if self._was_refused("pd_kv_pool"):
             pool_host = None  # whether a pool is wanted is not known, so its host is nobody's mistake
@@ -188,11 +194,51 @@ class _Reader:
             return [(f"prefill-{host}", role, [host]) for host in direct]
         return [("decode", role, direct)]
 
-    def _meant_group(self, role: Role) -> str:
+    def _meant_group(self, role: str) -> str:
         """A group of the inventory that is called almost as the role is."""
         others = {name.lower(): name for name in self.source.get("other_groups", ())}
         near = difflib.get_close_matches(role, others, n=1, cutoff=0.7)
         return f"did you mean to call group {others[near[0]]} {role}? Else " if near else ""
+
+    def _misnamed_groups(self) -> None:
+        """Groups that are called almost as one of the cluster's, with hosts that it does not have: nothing runs there."""
+        for name, hosts in self.source.get("other_groups", {}).items():
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), GROUPS, n=1, cutoff=0.8)
+            if not near:
+                continue
+            there = self._members(near[0])
+            left = [host for host in hosts if host not in there]
+            # Of a group that has to be there and is not, the fix says so.
+            if left and (there or near[0] == "kv_pool"):
+                self.findings.append(
+                    Finding(
+                        "group-name",
+                        "warning",
+                        name,
+                        None,
+                        left,
+                        f"group {name} is called almost as {near[0]}, which does not have its hosts ({some(left)}): "
+                        "only the groups of that very name are read",
+                        f"call the group {near[0]}, or give it a name that is less like it where it is none of the cluster's",
+                    )
+                )
+
+    def _nested_groups(self) -> None:
+        for role in ROLES:
+            for name, below in (self.groups.get(role) or {}).get("nested", {}).items():
+                self.findings.append(
+                    Finding(
+                        "instance-of-groups",
+                        "warning",
+                        name,
+                        None,
+                        below,
+                        f"group {name} below {role} has groups of its own ({some(below)}); all their hosts together are the "
+                        f"one instance {name}",
+                        f"put these groups directly below {role} where each is meant to be an instance; racks of one instance "
+                        "may stay as they are",
+                    )
+                )
 
     def _check_name(self, name: str, role: Role) -> None:
         if not _INSTANCE_NAME.match(name) or name in _TAKEN_NAMES:
@@ -227,7 +273,7 @@ class _Reader:
             once.setdefault(name, entry)
         return list(once.values())
 
-    def _members(self, name: t.Literal["proxy", "kv_pool"]) -> list[str]:
+    def _members(self, name: str) -> list[str]:
         group = self.groups.get(name) or {}
         below = [host for hosts in (group.get("children") or {}).values() for host in hosts]
         return list(dict.fromkeys([*(group.get("hosts") or []), *below]))
@@ -242,7 +288,8 @@ class _Reader:
             None,
             hosts,
             "group proxy has no host" if not hosts else f"group proxy has {len(hosts)} hosts ({some(hosts)})",
-            "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
+            ("" if hosts else self._meant_group("proxy"))
+            + "put exactly one host into group proxy: its address and pd_proxy_port are the users' door",
         )
         return None
 
@@ -371,6 +418,35 @@ class _Reader:
                     f"{host} is in {len(instances)} instances ({some(instances)}), and a host variable has one value only; "
                     f"pd_instances has no entry for {some(missing)}",
                     "give the variables of each of these instances under pd_instances, at least pd_dp_size, pd_tp_size and pd_chips",
+                )
+
+    def _unread_on_shared_hosts(self) -> None:
+        """There, values of instances come from pd_instances alone; what stands beside it looks as if it counted."""
+        for host, instances in self.instances_on.items():
+            if len(instances) < 2 or not all(name in self.entries for name in instances):
+                continue  # the second: that all of them need an entry has been said
+            unread = [
+                name
+                for name, value in self.hosts.get(host, {}).items()
+                if value is not None
+                and name in VARIABLES
+                and VARIABLES[name].scope != "C"
+                and not VARIABLES[name].physical
+                # What every entry has itself is meant for other hosts of a group.
+                and not all(self.entries[instance].get(name) is not None for instance in instances)
+            ]
+            if unread:
+                self.findings.append(
+                    Finding(
+                        "host-variable-unread",
+                        "warning",
+                        host,
+                        "pd_instances",
+                        unread,
+                        f"{host} is in {len(instances)} instances ({some(instances)}), so {', '.join(unread)} among its own "
+                        "variables (or its groups') is not read there",
+                        f"give {'each of them' if len(unread) > 1 else 'it'} under pd_instances, for the instance that it is meant for",
+                    )
                 )
 
     # Values -------------------------------------------------------------------------------------------------------
@@ -649,6 +725,7 @@ class _Reader:
             Member(
                 host=host,
                 node_ip=node_ip,
+                ansible_host=str(self.hosts.get(host, {}).get("ansible_host") or ""),
                 nic=values["pd_nic"],
                 chips_per_node=chips_per_node,
                 chips=chips,

@@ -87,6 +87,7 @@ class Member:
 
     host: str
     node_ip: str
+    ansible_host: str
     nic: str
     chips_per_node: int
     chips: list[int]

@@ -47,6 +47,7 @@ CLIENT_KEYS: dict[str, type] = {
     "ssd_offload_path": str,
 }
 SIZE_DEFAULT = 1 << 30
+DRAM_SIZE = "ock.mmc.local_service.dram.size"
 OFFLOAD_BUFFER_DEFAULT = 1280 << 20
 _UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 # Milliseconds; what the Mooncake connector sets when the environment has no transfer timeout, see transfer_timeouts.
@@ -147,7 +148,7 @@ def _memcache_local(cluster: Cluster, address: str) -> dict[str, t.Any]:
         "ock.mmc.local_service.config_store_url": f"tcp://{host}:{_memcache_store_port(cluster)}",
         "ock.mmc.local_service.world_size": 256,
         "ock.mmc.local_service.protocol": protocol,
-        "ock.mmc.local_service.dram.size": "1GB",
+        DRAM_SIZE: "1GB",
     }
 
 
@@ -292,34 +293,60 @@ def size(value: t.Any) -> int | None:
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else None
 
 
-def per_worker(cluster: Cluster, placement: Placement) -> dict[str, int]:
-    """What one worker process (one chip) pins of the host's memory, by the setting that decides it, in bytes."""
+# A segment below this is no pool: somebody has left the unit out.
+SMALLEST_SIZE = 1 << 20
+
+
+def size_fault(value: t.Any) -> str | None:
+    """What is wrong with a size; None when nothing is."""
+    found = None if isinstance(value, float) or str(value).lower().rstrip().endswith("tb") else size(value)
+    if found is None:
+        return "must be a size: bytes, or a number with KB, MB or GB"
+    return f"would be {found} bytes" if 0 < found < SMALLEST_SIZE else None
+
+
+def _pinned(value: t.Any) -> int | None:
+    """Bytes of a size; None for one that is refused, of which nothing is worked out."""
+    return None if size_fault(value) else size(value)
+
+
+def per_worker(cluster: Cluster, placement: Placement) -> dict[str, int | None]:
+    """What one worker process (one chip) pins of the host's memory, by the setting that decides it, in bytes.
+
+    None stands for a value that is refused.
+    """
     assert cluster.kv_pool is not None
     env, given = placement.processes[0].env, client_settings(cluster.kv_pool)
     if backend(cluster.kv_pool) == "memcache":
         local = given.get("local")
-        value = (local if isinstance(local, dict) else {}).get("ock.mmc.local_service.dram.size", "1GB")
-        return {"ock.mmc.local_service.dram.size": size(value) or 0}
-    segment = size(env.get("MOONCAKE_GLOBAL_SEGMENT_SIZE") or given.get("global_segment_size", SIZE_DEFAULT)) or 0
+        value = (local if isinstance(local, dict) else {}).get(DRAM_SIZE, "1GB")
+        return {DRAM_SIZE: _pinned(value)}
+    segment = _pinned(env.get("MOONCAKE_GLOBAL_SEGMENT_SIZE") or given.get("global_segment_size", SIZE_DEFAULT))
     out = {
         # Segments come in whole gigabytes.
-        "global_segment_size": -(-segment // SIZE_DEFAULT) * SIZE_DEFAULT,
-        "local_buffer_size": size(given.get("local_buffer_size", SIZE_DEFAULT)) or 0,
+        "global_segment_size": None if segment is None else -(-segment // SIZE_DEFAULT) * SIZE_DEFAULT,
+        "local_buffer_size": _pinned(given.get("local_buffer_size", SIZE_DEFAULT)),
     }
     if given.get("enable_ssd_offload") is True:
         name = "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES"
-        out[name] = size(env.get(name) or OFFLOAD_BUFFER_DEFAULT) or 0
+        out[name] = _pinned(env.get(name) or OFFLOAD_BUFFER_DEFAULT)
     return out
 
 
 def memory(cluster: Cluster, placements: t.Iterable[Placement]) -> list[dict[str, t.Any]]:
-    """Per placement: host, workers, bytes of each by setting, and the sum that memory must hold beside the engines."""
+    """Per placement: host, workers, bytes of each by setting, and the sum that memory must hold beside the engines.
+
+    Without a placement of which a size is refused: a sum with a hole in it would look like one.
+    """
     if cluster.kv_pool is None or backend(cluster.kv_pool) == "yuanrong":
         return []
     rows = []
     for placement in placements:
         workers = placement.dp_size_local * placement.instance.rank_width
-        each = per_worker(cluster, placement)
+        found = per_worker(cluster, placement)
+        each = {name: value for name, value in found.items() if value is not None}
+        if len(each) < len(found):
+            continue
         total = workers * sum(each.values())
         rows.append({"host": placement.host, "workers": workers, "per_worker": each, "bytes": total})
     return rows

@@ -524,6 +524,8 @@ def _roce(variable: Variable, value: t.Any) -> Converted:
             raise BadValue(f"names chip {int(chip)} twice")
         try:
             out[str(int(chip))] = _address(variable, address)[0]
+            if out[str(int(chip))].startswith("127."):
+                raise BadValue("is a loopback address, which no other host reaches")
         except BadValue as problem:
             bad.append(f"chip {int(chip)}: {address!r} {problem}")
     if bad:

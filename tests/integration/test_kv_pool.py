@@ -92,14 +92,44 @@ def proxy_of(cluster: Rehearsal) -> str:
     return f"http://{proxy['address']}:{proxy['port']}"
 
 
-def test_engines_refuse_to_start_without_the_master(rehearse: Make, tmp_path: pathlib.Path) -> None:
-    """Outside --limit the master is taken to run; when it does not, the run says what is missing and why."""
+def test_engines_are_not_stopped_while_the_master_is_down(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """Nothing starts a master outside --limit, so preflight looks whether it is there before engines are stopped."""
     cluster = rehearse(small(tmp_path))
     address = cluster.plan()["kv_pool"]["address"]
-    run = cluster.run("site.yml", limit="p1,d1")
+    assert cluster.run("site.yml").rc == 0
+    (master,) = cluster.pids("k1", UNIT)
+    engines = cluster.pids("p1", "pd-pd-prefill-p1")
+    os.kill(master, signal.SIGKILL)
+    assert wait_for(lambda: not pathlib.Path(f"/proc/{master}").exists(), 10)
+
+    changed = {"pd_engine_args_common": {"max-num-seqs": 7}}
+    refused = cluster.run("site.yml", limit="p1,d1", **changed)
+    assert refused.rc != 0
+    assert f"p1 does not reach the KV pool's master at {address} (k1; refused)" in refused.stdout
+    assert cluster.pids("p1", "pd-pd-prefill-p1") == engines, "the engines serve as they did"
+
+    # Without the gate an engine itself says what it lacks.
+    run = cluster.run("site.yml", limit="p1,d1", preflight_gate="off", **changed)
     assert run.rc != 0
     assert "Initialize mooncake failed" in run.messages() and address in run.messages()
     assert "Traceback" not in run.stdout
+
+    # What crashed before is stopped as well when a stop has ended it.
+    assert cluster.run("status.yml").rc != 0
+    assert cluster.run("stop.yml").rc == 0
+    status = cluster.run("status.yml")
+    assert status.rc == 0 and "Cluster pd is stopped" in status.stdout, status.stdout
+
+
+def test_a_stranger_on_the_masters_port_is_not_the_master(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """Without preflight nobody else looks who it is; what takes connections would pass."""
+    cluster = rehearse(small(tmp_path), preflight_gate="off")
+    host, port = cluster.plan()["kv_pool"]["address"].split(":")
+    with socket.create_server((host, int(port))):
+        run = cluster.run("site.yml")
+    assert run.rc != 0
+    assert "KV pool's master on k1 does not serve" in run.messages(), run.messages()
+    assert [line for line in cluster.processes() if "vllm_sim" in line] == []
 
 
 def test_a_master_that_cannot_start_stops_the_run_before_any_engine(rehearse: Make, tmp_path: pathlib.Path) -> None:

@@ -222,6 +222,19 @@ def test_a_limited_run_says_what_it_could_not_judge(fleet: Fleet) -> None:
     assert report["counts"]["unknown"] == 0, report["verdicts"]
 
 
+@pytest.mark.parametrize("words", ["--tags hardwear", "--tags fabric,hots", "--skip-tags iamge"])
+def test_a_misspelt_tag_is_no_good_run(fleet: Fleet, words: str) -> None:
+    run = fleet.rehearsal.run("preflight.yml", cmdline=words)
+    assert run.rc != 0
+    assert f"{words.replace(',', ' ').split()[-1]}: there is no such tag" in run.messages()
+    assert "preflight, hardware, fabric, host, ports, image" in run.messages()
+
+
+@pytest.mark.parametrize("words", ["--tags always", "--tags untagged,tagged", "--skip-tags never"])
+def test_tags_of_ansibles_own_are_known(fleet: Fleet, words: str) -> None:
+    assert fleet.rehearsal.run("preflight.yml", cmdline=words).rc == 0
+
+
 def test_tags_choose_the_questions(fleet: Fleet) -> None:
     run, report = fleet.check(cmdline="--tags hardware")
     assert {check["tag"] for check in report["checks"] if check["id"] != "host-answers"} == {"hardware"}

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.verdicts import TAGS
+
 ROOT = Path(__file__).resolve().parents[2]
 LINK = ".ansible/collections/ansible_collections/ascend/pd_serving"
 
@@ -88,6 +90,12 @@ def load(path: Path) -> ModuleType:
 
 
 # What is in the checkout
+
+
+def test_preflight_knows_its_tags() -> None:
+    """Those that the judgement goes by; preflight.yml refuses all others."""
+    text = (ROOT / "playbooks" / "preflight.yml").read_text(encoding="utf-8")
+    assert f"preflight_tags: [preflight, {', '.join(TAGS)}]" in text
 
 
 def test_every_source_file_has_its_header() -> None:

@@ -231,6 +231,14 @@ class HostView(t.TypedDict):
     pinned_mb: int  # host memory that decode stages KV cache in (D2RH)
 
 
+class PoolView(t.TypedDict):
+    """The master of the KV pool."""
+
+    host: str | None  # None: of somebody else
+    address: str
+    port: int
+
+
 class PlanView(t.TypedDict):
     name: str
     hardware: str
@@ -240,4 +248,5 @@ class PlanView(t.TypedDict):
     image: str
     versions: dict[str, str | None]
     rehearsal: bool
+    pool: PoolView | None
     hosts: dict[str, HostView]

@@ -11,6 +11,8 @@ Kinds of connections that a serving cluster makes, all TCP:
 - transfer: between hosts of opposite roles, both ways: the ranges of Mooncake's transfer engine and
   AscendDirectTransport, whose ends tell each other where they are, and HCCL's.
 - hccl: between the hosts of one instance, both ways: collective operations.
+- pool: every host with engines to the KV pool's master, without which they end at their start. A master outside this run
+  is not started by it, so it is tried as it is: nobody listens in its place.
 
 Of a range its first and last port are tried: a rule of a firewall that covers both covers what is between. A host tries
 kv and transfer on up to `peers` hosts of the other role, and hccl on up to `peers` of its instance. The other kinds grow
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import ipaddress
 import itertools
 import math
 import typing as t
@@ -29,8 +32,8 @@ import typing as t
 PEERS = 16
 LIFETIME_LIMIT = 600
 
-Kind = t.Literal["api", "proxy", "rpc", "kv", "transfer", "hccl"]
-KINDS: tuple[Kind, ...] = ("api", "proxy", "rpc", "kv", "transfer", "hccl")
+Kind = t.Literal["api", "proxy", "rpc", "kv", "transfer", "hccl", "pool"]
+KINDS: tuple[Kind, ...] = ("api", "proxy", "rpc", "kv", "transfer", "hccl", "pool")
 HCCL = "hccl"
 _OTHER = {"prefill": "decode", "decode": "prefill"}
 
@@ -95,7 +98,11 @@ def plan_probes(plan: Plan, *, peers: int = PEERS, asked: t.Collection[str] | No
     targets: dict[_Pair, list[Endpoint]] = {}
     capped: list[LeftOut] = []
     for kind, source, to, endpoints in itertools.chain(
-        _of_proxy(plan), _of_heads(plan), _of_transfers(plan, peers, capped), _of_collectives(plan, peers, capped)
+        _of_proxy(plan),
+        _of_heads(plan),
+        _of_transfers(plan, peers, capped),
+        _of_collectives(plan, peers, capped),
+        _of_pool(plan),
     ):
         if source != to and endpoints:
             # Placements of two instances may meet in one pair of hosts.
@@ -107,7 +114,7 @@ def plan_probes(plan: Plan, *, peers: int = PEERS, asked: t.Collection[str] | No
     seen: set[tuple[str, Endpoint]] = set()
     for pair, endpoints in targets.items():
         kind, source, to = pair
-        if hosts is not None and not {source, to} <= hosts:
+        if hosts is not None and not {source, *([to] if kind != "pool" else [])} <= hosts:
             gone[kind].append(pair)
             continue
         for one in endpoints:
@@ -130,7 +137,8 @@ def _left_out(why: str, kind: Kind, pairs: int, hosts: t.Iterable[str], ports: t
 def _listened(probes: t.Mapping[str, t.Sequence[Probe]]) -> dict[str, list[Endpoint]]:
     found: dict[str, set[Endpoint]] = {host: set() for host in probes}
     for one in itertools.chain.from_iterable(probes.values()):
-        found[one.to].add(Endpoint(one.address, one.port))
+        if one.to in found:
+            found[one.to].add(Endpoint(one.address, one.port))
     return {host: sorted(endpoints) for host, endpoints in found.items()}
 
 
@@ -208,6 +216,26 @@ def _of_collectives(plan: Plan, peers: int, capped: list[LeftOut]) -> t.Iterator
         _count_capped("hccl", chosen, hosts, hosts, capped)
         for source, to in chosen:
             yield "hccl", source, to, shared[to]
+
+
+def _of_pool(plan: Plan) -> t.Iterator[_Wanted]:
+    pool = plan["kv_pool"]
+    address, _colon, port = ((pool or {}).get("address") or "").rpartition(":")
+    if not address:
+        return
+    for placement in plan["placements"]:
+        # A name is resolved by nobody here, and a rehearsed host (of a loopback address) leaves this machine alone.
+        if _is_loopback(address) in (None, not _is_loopback(placement["node_ip"])):
+            continue
+        yield "pool", placement["host"], pool["host"] or pool["address"], [Endpoint(address, int(port))]
+
+
+def _is_loopback(address: str) -> bool | None:
+    """None for a name."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return None
 
 
 def _shared(plan: Plan, owner: str | None = None) -> dict[str, list[Endpoint]]:
@@ -316,7 +344,9 @@ def after_listening(schedule: Schedule, answers: t.Mapping[str, t.Mapping[str, t
     for source, wanted in schedule.probes.items():
         probes[source] = []
         for one in wanted:
-            if one.to not in there:
+            if one.to not in schedule.probes:
+                probes[source].append(one)  # outside this run, where none of ours listens
+            elif one.to not in there:
                 gone["not_answered", one.kind].append((source, one))
             elif Endpoint(one.address, one.port) not in there[one.to]:
                 gone["not_listening", one.kind].append((source, one))

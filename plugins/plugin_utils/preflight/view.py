@@ -35,8 +35,18 @@ def plan_view(plan: planner.Plan) -> f.PlanView:
         "image": cluster.image,
         "versions": {"vllm_ascend": versions.vllm_ascend, "cann": versions.cann, "mooncake": versions.mooncake},
         "rehearsal": cluster.rehearsal,
+        "pool": _pool(cluster),
         "hosts": {row["host"]: _host(cluster, row, on.get(row["host"], [])) for row in rows},
     }
+
+
+def _pool(cluster: Cluster) -> f.PoolView | None:
+    """The pool's master; None without one, and for one that a rehearsal must leave alone."""
+    address, _colon, port = (pool.master_address(cluster) or "").rpartition(":")
+    ours = pool.is_ours(cluster)
+    if not address or (cluster.rehearsal and not ours):
+        return None
+    return {"host": cluster.pool_host if ours else None, "address": address, "port": int(port)}
 
 
 def _host(cluster: Cluster, row: t.Mapping[str, t.Any], placements: t.Sequence[Placement]) -> f.HostView:

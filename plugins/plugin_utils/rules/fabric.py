@@ -220,6 +220,36 @@ def roce_addresses(context: Context) -> t.Iterator[Finding]:
             )
 
 
+def roce_addresses_of_hosts(context: Context) -> t.Iterator[Finding]:
+    """A chip with the address that a host is managed or served at: its endpoint file would lead to another card."""
+    cluster = context.cluster
+    # A rehearsal gives its hosts addresses of its own; production's are judged beside it.
+    if not fabric.is_host_roce(cluster) or cluster.rehearsal:
+        return
+    owner: dict[str, tuple[str, str]] = {}
+    for member in _hosts(context):
+        for variable, address in (("pd_node_ip", member.node_ip), ("ansible_host", member.ansible_host)):
+            if address:
+                owner.setdefault(address, (member.host, variable))
+    for member in _hosts(context):
+        for chip, address in member.roce_addresses.items():
+            if address not in owner:
+                continue
+            host, variable = owner[address]
+            own = host == member.host
+            # One card for everything is unusual, and nothing that could not work.
+            say = warning if own else error
+            yield say(
+                "roce-address-of-host",
+                member.host,
+                "pd_roce_addresses",
+                address,
+                f"the Host RoCE address of chip {chip} on {member.host}, {address}, is the {variable} of {host}"
+                + ("" if own else ": KV cache for this chip would go there"),
+                f"give the address of the card with RDMA that belongs to chip {chip}, as `ip addr` on {member.host} shows it",
+            )
+
+
 def _hosts(context: Context) -> t.Iterator[Member]:
     """Every host once, also where it carries several instances."""
     seen: set[str] = set()
@@ -315,6 +345,7 @@ RULES = (
     resource_config,
     environment_of_a5,
     roce_addresses,
+    roce_addresses_of_hosts,
     roce_addresses_missing,
     endpoint_files,
     container_rights,

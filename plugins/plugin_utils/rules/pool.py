@@ -56,8 +56,9 @@ _STORE_KEYS: dict[str, type | None] = {
     "layerwise_num_shared_buffers": None,
     "layerwise_independent_layers": None,
 }
-# A segment below this is no pool: somebody has left the unit out.
-_SMALLEST_SIZE = 1 << 20
+# Names of flags, dashes as well; names in memcache's files.
+_FLAG = re.compile(r"[a-z][a-z0-9_-]*")
+_MEMCACHE_KEY = re.compile(r"ock(\.[A-Za-z0-9_]+)+")
 
 
 def pool_pair(context: Context) -> t.Iterator[Finding]:
@@ -139,9 +140,24 @@ def pool_settings(context: Context) -> t.Iterator[Finding]:
         for key, value in config.items():
             if key not in ("meta", "local") or not isinstance(value, dict):
                 yield _bad(f"config.{key}", value, "must be local or meta with a mapping of ock.mmc settings")
-            elif key == "local" and pool.size(value.get(_DRAM_SIZE, "1GB")) is None:
-                where = f"config.local.{_DRAM_SIZE}"
-                yield _bad(where, value[_DRAM_SIZE], "must be a size: bytes, or a number with KB, MB or GB")
+                continue
+            for name, setting in value.items():
+                where = f"config.{key}.{name}"
+                fault = pool.size_fault(setting) if name == pool.DRAM_SIZE else None
+                if not _MEMCACHE_KEY.fullmatch(name):
+                    yield _bad(where, setting, "is no name of memcache's files", "those begin with ock.mmc.")
+                elif fault:
+                    yield _bad(where, setting, fault, _SIZE_FIX)
+                elif not _is_plain(setting):
+                    yield _bad(where, setting, "must be one line: a text, a number, true or false")
+
+
+_SIZE_FIX = "give a number with its unit, as in 64GB"
+
+
+def _is_plain(value: t.Any) -> bool:
+    """Whether a value can be written behind a flag, or in a line of a file."""
+    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and value.isprintable())
 
 
 def _master_address(context: Context, given: t.Any) -> t.Iterator[Finding]:
@@ -152,9 +168,6 @@ def _master_address(context: Context, given: t.Any) -> t.Iterator[Finding]:
     name = str(given).partition(":")[0]
     if name == "localhost" or name.startswith("127."):
         yield _bad("master", given, f"names {name}, which is another host to each of the {len(hosts)} hosts")
-
-
-_DRAM_SIZE = "ock.mmc.local_service.dram.size"
 
 
 def _is_endpoint(value: t.Any) -> bool:
@@ -174,11 +187,8 @@ def _master(given: t.Mapping[str, t.Any], backend: str) -> t.Iterator[Finding]:
             if not isinstance(value, dict):
                 yield _bad(where, value, "must be a mapping of flags")
                 continue
-            for flag in sorted({"rpc_address", "rpc_port", *known} & {*value}):
-                # mooncake_master takes rpc_port before port, which is its older name.
-                key = "port" if flag == "rpc_port" else flag
-                hint = "it follows from group kv_pool" if flag == "rpc_address" else f"use pd_kv_pool.master.{key}"
-                yield _bad(f"{where}.{flag}", value[flag], "is the plan's to say: engines and ports follow it", hint)
+            for flag in sorted(value):
+                yield from _master_flag(f"{where}.{flag}", flag, value[flag], known)
         elif key in ("port", "metrics_port", "config_store_port"):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65536:
                 yield _bad(where, value, "must be a port, 1 to 65535")
@@ -187,6 +197,21 @@ def _master(given: t.Mapping[str, t.Any], backend: str) -> t.Iterator[Finding]:
                 yield _bad(where, value, "must be above 0 and at most 1")
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield _bad(where, value, "must be a whole number of 1 or more")
+
+
+def _master_flag(where: str, flag: str, value: t.Any, known: t.Sequence[str]) -> t.Iterator[Finding]:
+    # gflags takes dashes for underscores.
+    name = flag.replace("-", "_")
+    if not _FLAG.fullmatch(flag):
+        hint = "write flags as mooncake_master --help has them, without the dashes before them: {rpc_thread_num: 64}"
+        yield _bad(where, value, "is no name of a flag", hint)
+    elif name in ("rpc_address", "rpc_port", *known):
+        # mooncake_master takes rpc_port before port, which is its older name.
+        own = "port" if name == "rpc_port" else name
+        hint = "it follows from group kv_pool" if name == "rpc_address" else f"use pd_kv_pool.master.{own}"
+        yield _bad(where, value, "is the plan's to say: engines and ports follow it", hint)
+    elif value is not None and not _is_plain(value):
+        yield _bad(where, value, "must be one line: a text, a number, true or false; null leaves the flag out")
 
 
 def _mooncake_config(config: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
@@ -199,11 +224,9 @@ def _mooncake_config(config: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(pool.CLIENT_KEYS)}"
             yield _bad(where, value, "is no key of mooncake.json", hint)
         elif key in ("global_segment_size", "local_buffer_size"):
-            size = None if isinstance(value, float) or str(value).lower().endswith("tb") else pool.size(value)
-            if size is None:
-                yield _bad(where, value, "must be a size: bytes, or a number with KB, MB or GB")
-            elif 0 < size < _SMALLEST_SIZE:
-                yield _bad(where, value, f"would be {size} bytes", "give the unit too, as in 64GB")
+            fault = pool.size_fault(value)
+            if fault:
+                yield _bad(where, value, fault, _SIZE_FIX)
         elif key == "protocol" and value != "ascend":
             yield _bad(where, value, "must be ascend: vLLM-Ascend has no other", "leave it out")
         elif not isinstance(value, kind):
@@ -213,6 +236,28 @@ def _mooncake_config(config: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
 def _bad(where: str, value: t.Any, problem: str, fix: str = "correct it, or leave it out for the default") -> Finding:
     variable = f"pd_kv_pool.{where}"
     return error("variable-value", "all", variable, value, f"{variable} {problem}; it is {value!r}", fix)
+
+
+def pool_without_memory(context: Context) -> t.Iterator[Finding]:
+    """What the pool holds is in the memory that its engines give it."""
+    cluster, given = context.cluster, context.cluster.kv_pool
+    if given is None or pool.backend(given) not in pool.MASTER_KEYS or not context.placements:
+        return
+    name = "global_segment_size" if pool.backend(given) == "mooncake" else pool.DRAM_SIZE
+    if any(pool.per_worker(cluster, placement)[name] != 0 for placement in context.placements):
+        return
+    settings = pool.client_settings(given)
+    local = settings.get("local") if name == pool.DRAM_SIZE else settings
+    variable = f"pd_kv_pool.config.{'local.' if name == pool.DRAM_SIZE else ''}{name}"
+    # Clients that the plan does not know may give it memory.
+    yield warning(
+        "pool-no-memory",
+        "all",
+        variable,
+        local.get(name) if isinstance(local, dict) else None,
+        f"{name} is 0 for all engines, so the pool holds nothing, unless clients outside this plan give it memory",
+        f"give each worker process a share of the host's memory, as in {variable}: 4GB, or drop pd_kv_pool",
+    )
 
 
 def pool_nesting(context: Context) -> t.Iterator[Finding]:
@@ -358,13 +403,14 @@ def pool_client_environment(context: Context) -> t.Iterator[Finding]:
                 f"MOONCAKE_MASTER is {master}, while pd_kv_pool gives {planned}; the former is used",
                 "leave MOONCAKE_MASTER out, or name that master as pd_kv_pool.master",
             )
-        if size is not None and pool.size(size) is None:
+        fault = None if size is None else pool.size_fault(size)
+        if fault is not None:
             yield error(
                 "environment-value",
                 placement.host,
                 given_environment(context, placement, "MOONCAKE_GLOBAL_SEGMENT_SIZE"),
                 size,
-                f"MOONCAKE_GLOBAL_SEGMENT_SIZE is {size!r}, which is no size: bytes, or a number with KB, MB or GB",
+                f"MOONCAKE_GLOBAL_SEGMENT_SIZE {fault}; it is {size!r}",
                 "leave it out and set pd_kv_pool.config.global_segment_size",
             )
 
@@ -423,7 +469,10 @@ def pool_fabric_memory(context: Context) -> t.Iterator[Finding]:
         env = placement.processes[0].env
         if env.get("ASCEND_ENABLE_USE_FABRIC_MEM") != "1" or placement.instance.name in told:
             continue
-        needed = sum(pool.per_worker(cluster, placement).values())
+        pinned = list(pool.per_worker(cluster, placement).values())
+        needed = sum(value for value in pinned if value is not None)
+        if None in pinned:
+            continue  # of a value that is refused nothing follows
         room = _fabric_room(env.get("ASCEND_GLOBAL_RESOURCE_CONFIG"))
         if room is None or room * pool.SIZE_DEFAULT <= needed:
             told.add(placement.instance.name)
@@ -480,6 +529,7 @@ def pool_ssd(context: Context) -> t.Iterator[Finding]:
 RULES = (
     pool_pair,
     pool_settings,
+    pool_without_memory,
     pool_nesting,
     pool_store_settings,
     pool_lookup_port,

@@ -102,6 +102,7 @@ CHECKS: tuple[Check, ...] = (
     # Ports
     Check("port", "ports", "Planned ports are free", "规划端口空闲", _FOUND),
     Check("firewall", "ports", "Hosts reach each other's planned ports", "主机间规划端口互通", ("host",), across=True),
+    Check("pool-master", "ports", "The KV pool's master takes connections", "KV 池 master 可连接", ("host",)),
     # Image
     Check("image", "image", "The image's archive is usable", "镜像归档可用", _FOUND),
     Check("space", "image", "The image fits on the disk", "磁盘可容纳镜像", _FOUND),

@@ -62,12 +62,25 @@ _TOOL = {
         "当前用户在 {host} 上无权运行 {tool}：{text}",
         "以 root（become）执行 preflight",
     ),
+    "failed": Words(
+        "{tool} reports a failure on {host}: {text}",
+        "run {tool} by hand on {host}; see dmesg and the driver's log",
+        "{host} 上的 {tool} 报告失败：{text}",
+        "在 {host} 上手工执行 {tool}；查看 dmesg 与驱动日志",
+    ),
 }
 _TOOL_OTHER = Words(
     "{tool} gives no answer on {host} ({state}): {text}",
     "run {tool} by hand on {host}; see dmesg and the driver's log, and whether a monitoring agent calls it all the time",
     "{host} 上的 {tool} 没有给出结果（{state}）：{text}",
     "在 {host} 上手工执行 {tool}；查看 dmesg 与驱动日志，确认是否有监控程序不停调用它",
+)
+# It said something, and that is not what is known of this tool: a new release, or lines of somebody else in it.
+_TOOL_UNREADABLE = Words(
+    "{tool} answers on {host}, but what it says cannot be read; it begins with: {text}",
+    "run {tool} by hand on {host}; take away what else prints into its output (wrappers, profile scripts), or report the output of a release that is not known here",
+    "{host} 上的 {tool} 有应答，但内容无法解析；开头为：{text}",
+    "在 {host} 上手工执行 {tool}；去除混入输出的内容（包装脚本、profile 脚本），或反馈尚不支持的版本的输出",
 )
 # npu-smi's own codes; the words around them differ between versions, the numbers do not.
 _CODES = {
@@ -87,7 +100,7 @@ _CODES = {
 
 
 def _tool(fleet: Fleet, say: Say, host: str, name: str, state: str, text: str, places: str) -> None:
-    words = _TOOL.get(state, _TOOL_OTHER)
+    words = _TOOL.get(state, _TOOL_UNREADABLE if state == "unknown" and text.strip() else _TOOL_OTHER)
     values: dict[str, t.Any] = {"tool": name, "state": state, "text": one_line(text) or "no text", "places": places}
     severity = "error" if state in ("tool_missing", "denied", "failed") else "unknown"
     if name == "npu-smi":

@@ -46,6 +46,25 @@ _NOT_ASKED = Words(
     "未测试其他主机是否能连接 {host} 的规划端口",
     "对所有主机执行 preflight（包含 ports 标签）",
 )
+_MASTER_ZH = "{host} 无法连接 KV 池的 master {address}:{port}（{where}；{found}）：引擎启动时找不到它会退出"
+_MASTER = Words(
+    "{host} does not reach the KV pool's master at {address}:{port} ({where}; {found}): engines that start without it end",
+    "start it before engines stop: run over {where} too (site.yml with it in --limit), which starts it; on {host}: `nc -zv {address} {port}`",
+    _MASTER_ZH,
+    "在引擎停止之前先启动它：将 {where} 也纳入本次运行（site.yml 的 --limit 包含它）即会启动；在 {host} 上执行：`nc -zv {address} {port}`",
+)
+_FOREIGN_MASTER = Words(
+    "{host} does not reach the KV pool's master at {address}:{port} ({where}; {found}): engines that start without it end",
+    "start it, let it through the firewall, or correct pd_kv_pool.master; on {host}: `nc -zv {address} {port}`",
+    _MASTER_ZH,
+    "启动该 master、在防火墙中放行，或更正 pd_kv_pool.master；在 {host} 上执行：`nc -zv {address} {port}`",
+)
+_MASTER_UNKNOWN = Words(
+    "whether {host} reaches the KV pool's master at {address}:{port} was not tried",
+    "on {host}: `nc -zv {address} {port}`; a master given by its IPv4 address is tried by preflight",
+    "未测试 {host} 是否能连接 KV 池的 master {address}:{port}",
+    "在 {host} 上执行：`nc -zv {address} {port}`；以 IPv4 地址给出的 master 会由 preflight 测试",
+)
 _BAD = ("timeout", "refused", "unreachable")
 
 
@@ -68,19 +87,48 @@ def _probes(fleet: Fleet, host: str) -> list[_Probe]:
     return out
 
 
+def pool_master(fleet: Fleet, say: Say) -> None:
+    """One that this run may start is like any other listener (firewall); any other has to be there already."""
+    master = fleet.view["pool"]
+    if master is None or master["host"] in fleet.asked:
+        return
+    for host in say.hosts:
+        if not fleet.view["hosts"][host]["instances"]:
+            continue
+        states = [
+            one.state for one in _probes(fleet, host) if (one.address, one.port) == (master["address"], master["port"])
+        ]
+        about = {"address": master["address"], "port": master["port"], "expected": "open"}
+        if states and states[0] == "open":
+            say.ok(host)
+        elif states and states[0] in _BAD:
+            words = _FOREIGN_MASTER if master["host"] is None else _MASTER
+            where = master["host"] or "pd_kv_pool.master"
+            say.error(words, host, found=states[0], where=where, **about)
+        elif _untried(fleet, host) and len(fleet.hosts) == len(fleet.expected) > 1:
+            say.blocked(host)  # firewall says it of all ports
+        else:
+            say.unknown(_MASTER_UNKNOWN, host, found="not tried", **about)
+
+
+def _untried(fleet: Fleet, host: str) -> bool:
+    return not isinstance(fleet.host(host).get("probes"), list)
+
+
 def firewall(fleet: Fleet, say: Say) -> None:
     if len(fleet.expected) < 2:
         return
+    asked = set(fleet.asked)
     # Without the others there may be nobody that a host connects to; the report says that this is not judged.
     incomplete = len(fleet.hosts) < len(fleet.expected)
     probes: list[_Probe] = []
     for host in say.hosts:
-        own = _probes(fleet, host)
+        own = [one for one in _probes(fleet, host) if not one.target or one.target in asked]
         if incomplete and not own:
             continue
         usable = [one for one in own if one.state == "open" or one.state in _BAD]
         probes += usable
-        if len(usable) < len(own) or not isinstance(fleet.host(host).get("probes"), list):
+        if len(usable) < len(own) or _untried(fleet, host):
             say.unknown(_UNKNOWN, host, expected="open", found="not tried" if not own else "unknown")
     _explain(say, probes, [one for one in probes if one.state in _BAD])
     blamed = {place.host for verdict in say.verdicts for place in verdict.places}

@@ -26,6 +26,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, unit_report, units
 from ansible_collections.ascend.pd_serving.plugins.modules import launch, launch_info
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.report import unit_state
 
 FOREVER = "sleep 300"
 LISTENER = """
@@ -268,9 +269,8 @@ def test_a_unit_in_a_container(host: Host, contained: subprocess.Popen[bytes]) -
 
     contained.kill()
     contained.wait()
-    deadline = time.monotonic() + 5
-    while launcher.lock_is_held(host.site.unit_dir("pd-a")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert wait_until_free(host, "pd-a")
+    assert actions(host.launch(state="stopped")) == {"pd-a": "stopped"}, "its container did not end it in order"
     assert actions(host.launch(state="stopped")) == {"pd-a": "unchanged"}
     assert actions(host.launch(other, state="written")) == {"pd-a": "written"}
 
@@ -547,6 +547,86 @@ def test_one_slow_answer_is_no_illness(host: Host, pages: str, monkeypatch: pyte
     monkeypatch.setattr(_Page, "status", lambda _page: next(answers, 200))
     found = host.info(units=[{"name": "pd-a"}])
     assert (found["verdict"], found["units"]["pd-a"]["processes"][0]["health"]) == ("ready", "ready")
+
+
+@contextlib.contextmanager
+def stranger(address: str = "127.0.0.1") -> Iterator[str]:
+    """A port of this test's own process, as a page that only asks for a connection."""
+    with socket.create_server((address, 0)) as server:
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_another_process_on_the_port_is_not_taken_for_the_unit(
+    host: Host, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_report, "POLL_SECONDS", 0.1)
+    with stranger(address) as url:
+        host.launch(unit("pd-a", rank(0, health_url=url)))
+        result = host.info(units=[{"name": "pd-a"}], wait_seconds=20)
+    assert result["verdict"] == "unhealthy" and result["waited_seconds"] < 5
+    answer = result["units"]["pd-a"]["processes"][0]["answer"]
+    assert answer.startswith("not this unit but another process takes connections: ")
+    assert f"(by pid {os.getpid()}, " in answer
+
+
+def test_the_port_may_be_held_by_what_a_process_of_the_unit_has_started(host: Host) -> None:
+    port = free_port()
+    listens = f"setsid python3 -c '{LISTENER.strip()}' {port}; {FOREVER}"
+    host.launch(unit("pd-a", rank(0, listens, health_url=f"tcp://127.0.0.1:{port}")))
+    result = host.info(units=[{"name": "pd-a"}], wait_seconds=20)
+    assert (result["verdict"], result["units"]["pd-a"]["processes"][0]["answer"]) == ("ready", "takes connections")
+
+
+def test_a_port_in_a_container_is_told_by_its_namespace(
+    host: Host, contained: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed = units.observe(host.site, "pd-a")
+    with stranger() as url:
+        port = int(url.rsplit(":", 1)[1])
+        assert f"by pid {os.getpid()}, " in str(units.foreign_listener(observed, "127.0.0.1", port))
+        assert units.foreign_listener(observed, "127.0.0.9", port) is None, "nobody listens there"
+        own = launcher.pid_namespace()
+        with monkeypatch.context() as inside:
+            state = observed.state or {}
+            inside.setattr(units.procfs, "pid_namespace", lambda pid: state["pid_namespace"] if pid == os.getpid() else own)
+            assert units.foreign_listener(observed, "127.0.0.1", port) is None
+        # Whoever may not look at the processes of others blames nobody.
+        monkeypatch.setattr(units.procfs, "sockets_of", lambda _pid: set())
+        assert units.foreign_listener(observed, "127.0.0.1", port) is None
+
+
+def test_a_stop_after_a_crash_leaves_the_unit_stopped(host: Host) -> None:
+    host.launch(unit("pd-a", rank(0, "sleep 1; exit 9")), unit("pd-b"))
+    deadline = time.monotonic() + 5
+    while host.state("pd-a")["phase"] != "ended" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    host.launch(unit("pd-c"), state="written")
+    os.kill(host.state("pd-b")["pid"], signal.SIGKILL)
+    assert wait_until_free(host, "pd-b")
+    assert actions(host.launch(state="stopped", check_mode=True)) == dict.fromkeys(("pd-a", "pd-b", "pd-c"), "stopped")
+    assert host.info()["units"]["pd-a"]["end"]["code"] == 9, "a check changes nothing"
+
+    result = host.launch(state="stopped")
+    assert result["changed"] and actions(result) == dict.fromkeys(("pd-a", "pd-b", "pd-c"), "stopped")
+    found = host.info()["units"]
+    assert [(found[name]["phase"], found[name]["end"]["code"]) for name in sorted(found)] == [("ended", 0)] * 3
+    assert found["pd-a"]["reason"].startswith("stopped by order; before that: had ended: rank 0 (pid ")
+    assert found["pd-b"]["reason"] == "stopped by order; before that: its launcher was killed"
+    assert found["pd-c"]["reason"] == "stopped by order; before that: was not running"
+    for name, report in found.items():
+        shown = unit_state("h1", name, name, report)
+        assert shown.stopped and shown.row[4] == "stopped"
+    again = host.launch(state="stopped")
+    assert not again["changed"] and set(actions(again).values()) == {"unchanged"}
+    assert actions(host.launch(unit("pd-c"))) == {"pd-c": "started"}
+
+
+def wait_until_free(host: Host, name: str) -> bool:
+    deadline = time.monotonic() + 5
+    while launcher.lock_is_held(host.site.unit_dir(name)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not launcher.lock_is_held(host.site.unit_dir(name))
 
 
 def test_the_gate_gives_a_unit_time_to_appear(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
+    NOT_READ,
     PREFILL_ARGS,
     base,
     one_host,
@@ -142,17 +143,74 @@ POOL: list[Provoking | Quiet] = [
                 ("pd_kv_pool.master",),
             ),
             ("config.locl", {}, {"backend": "memcache", "config": {"locl": {}}}, ("local or meta",)),
+            ("master.args.rpc_threads", [1], {"master": {"args": {"rpc_threads": [1]}}}, ("one line",)),
+            ("master.args.x", {"y": 1}, {"master": {"args": {"x": {"y": 1}}}}, ("one line",)),
+            ("master.args.x", "a\nb", {"master": {"args": {"x": "a\nb"}}}, ("one line",)),
+            ("master.args.--v", 1, {"master": {"args": {"--v": 1}}}, ("no name of a flag", "--help")),
+            ("master.args.V v", 1, {"master": {"args": {"V v": 1}}}, ("no name of a flag",)),
+            ("master.args.", 1, {"master": {"args": {"": 1}}}, ("no name of a flag",)),
+            ("master.args.rpc-port", 1, {"master": {"args": {"rpc-port": 1}}}, ("use pd_kv_pool.master.port",)),
+            ("config.global_segment_size", "64", {"config": {"global_segment_size": "64"}}, ("64 bytes", "64GB")),
+            (
+                "config.local.ock.mmc.log_level",
+                ["error"],
+                {"backend": "memcache", "config": {"local": {"ock.mmc.log_level": ["error"]}}},
+                ("one line",),
+            ),
+            (
+                "config.meta.log_level",
+                "error",
+                {"backend": "memcache", "config": {"meta": {"log_level": "error"}}},
+                ("begin with ock.mmc.",),
+            ),
+            (
+                "config.local.ock.mmc.local_service.dram.size",
+                "lots",
+                {"backend": "memcache", "config": {"local": {"ock.mmc.local_service.dram.size": "lots"}}},
+                ("KB, MB or GB",),
+            ),
         )
     ),
     *(
         Quiet("variable-value", f"pool settings {settings}", _pool(**settings))
         for settings in (
             {"master": {"port": 51000, "metrics_port": 51001, "args": {"rpc_thread_num": 64}}},
+            {"master": {"args": {"enable-ha": False, "cluster_id": "a b", "v": None, "ratio": 0.5}}},
             {"config": {"global_segment_size": 4 << 30, "local_buffer_size": "512 MB", "preferred_segment": True}},
             {"decode": {"load_async": True}, "prefill": {"discard_partial_chunks": False}},
             {"backend": "memcache", "config": {"local": {"ock.mmc.log_level": "error"}, "meta": {}}},
             {"backend": "memcache", "use_layerwise": True, "master": {"config_store_port": 6001}},
         )
+    ),
+    *(
+        Provoking(
+            "pool-no-memory",
+            f"{where} is {value!r}",
+            _pool(**settings),
+            "all",
+            f"pd_kv_pool.config.{where}",
+            value,
+            (where, "holds nothing"),
+            severity="warning",
+        )
+        for where, value, settings in (
+            ("global_segment_size", 0, {"config": {"global_segment_size": 0}}),
+            ("global_segment_size", "0 GB", {"config": {"global_segment_size": "0 GB"}}),
+            (
+                "local.ock.mmc.local_service.dram.size",
+                "0GB",
+                {"backend": "memcache", "config": {"local": {"ock.mmc.local_service.dram.size": "0GB"}}},
+            ),
+        )
+    ),
+    Quiet(
+        "pool-no-memory",
+        "one instance gives some",
+        base(
+            groups=POOL_HOST,
+            all={"pd_kv_pool": {"config": {"global_segment_size": 0}}},
+            decode={"pd_engine_env": {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "4GB"}},
+        ),
     ),
     *(
         Provoking(
@@ -433,6 +491,113 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
         ("pd_connector", "d-a"),
     ),
     Quiet("instance-entry", "overrides of one instance", base(all={"pd_instances": {"p-b": {"pd_kv_port": 36100}}})),
+    Provoking(
+        "host-variable-unread",
+        "values of a host beside pd_instances, one of them in one entry only",
+        one_host(host={"pd_kv_port": 20000, "pd_api_port": 7300}, decode={"pd_api_port": 7200}),
+        "h1",
+        "pd_instances",
+        ["pd_kv_port", "pd_api_port"],
+        ("h1", "p-a, d-a", "pd_kv_port, pd_api_port", "2 instances"),
+        severity="warning",
+    ),
+    Quiet(
+        "host-variable-unread",
+        "what is the machine's own, what every entry has, and what is the cluster's",
+        one_host(
+            host={"pd_nic": "eth7", "pd_tp_size": 8, "pd_dp_size": 1, "pd_cluster_name": "xy", "pd_kv_port": None},
+        ),
+    ),
+    *(
+        Provoking(
+            "group-name",
+            f"group {name} beside {near}",
+            base(groups=groups, all=variables) | {"other_groups": {name: hosts, "elsewhere": ["x2"]}},
+            name,
+            None,
+            ["x1"],
+            (name, near, "x1"),
+            severity="warning",
+            alone=alone,
+        )
+        for name, near, hosts, groups, variables, alone in (
+            ("kvpool", "kv_pool", ["x1"], {}, {}, True),
+            ("KV-Pool", "kv_pool", ["x1"], {}, {"pd_kv_pool": {"backend": "mooncake"}}, False),
+            ("prefil", "prefill", ["p1", "x1"], {}, {}, True),
+            ("decoder", "decode", ["x1"], {}, {}, True),
+            ("proxys", "proxy", ["x1"], {}, {}, True),
+        )
+    ),
+    *(
+        Quiet("group-name", about, base() | {"other_groups": groups})
+        for about, groups in (
+            ("a group of the same hosts", {"decoder": ["d1", "d2"]}),
+            ("without hosts", {"decoder": []}),
+            ("other names", {"pool": ["x1"], "prefill_racks": ["x1"], "npu": ["x1"]}),
+        )
+    ),
+    Quiet(
+        "group-name",
+        "the role has no hosts, which names the group already",
+        base(groups={"decode": {}}) | {"other_groups": {"decoder": ["d1"]}},
+        clean=False,
+    ),
+    Provoking(
+        "instance-of-groups",
+        "two racks below one child group",
+        base(groups={"decode": {"hosts": [], "children": {"d-a": ["d1", "d2"]}, "nested": {"d-a": ["rack1", "rack2"]}}}),
+        "d-a",
+        None,
+        ["rack1", "rack2"],
+        ("d-a", "decode", "rack1, rack2", "one instance"),
+        severity="warning",
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"option of a role: {name} is {value!r}",
+            base(d1={name: value}),
+            "d1",
+            name,
+            value,
+            (name, *says),
+        )
+        for name, value, says in (
+            ("mooncake_method", "whel", ("bundled, wheel, source", "did you mean wheel?", "'whel'")),
+            ("mooncake_target", "images", ("prefix, image", "did you mean image?")),
+            ("mooncake_jobs", "many", ("a whole number", "Parallel compilations")),
+            ("mooncake_file", ["a"], ("must be text", "['a']")),
+            ("mooncake_cmake_args", {"a": 1}, ("must be a list",)),
+            ("preflight_gate", "of", ("error, warn, off", "did you mean off?")),
+            ("hccn_overwrite", "perhaps", ("true or false",)),
+            ("kv_pool_ready_timeout", [300], ("a whole number",)),
+            ("hccn_conf", [{"address": "192.0.2.80"}], ("must be a mapping", "physical id")),
+            ("hccn_conf", {"0": {"address": "192.0.2.80"}}, ("chip 0: give at least address and netmask",)),
+            (
+                "hccn_conf",
+                {"16": {"address": "192.0.2.80", "netmask": "255.255.255.0"}},
+                ("chip 16 is not there", "16 chips (0-15)"),
+            ),
+        )
+    ),
+    Provoking(
+        "variable-value",
+        "hccn_conf of a host with fewer chips",
+        one_host(host={"pd_chips_per_node": 8, "hccn_conf": {"9": {"address": "192.0.2.80", "netmask": "255.0.0.0"}}}),
+        "h1",
+        "hccn_conf",
+        {"9": {"address": "192.0.2.80", "netmask": "255.0.0.0"}},
+        ("8 chips (0-7)",),
+    ),
+    *(
+        Quiet("variable-value", f"option of a role: {variables}", base(all=variables))
+        for variables in (
+            {"mooncake_method": "wheel", "mooncake_version": 0.3, "mooncake_jobs": "4", "mooncake_check": "no"},
+            {"preflight_gate": False, "preflight_ping_mode": None, "hccn_conf": {}},
+            {"hccn_conf": {"15": {"address": "192.0.2.80", "netmask": "255.255.255.0", "send_arp_status": 1}}},
+            {"host_name": ["mine"], "image_of_mine": {}, "lock": "x"},
+        )
+    ),
 ]
 
 VALUES: list[Provoking | Quiet] = [
@@ -723,9 +888,16 @@ RANKS_AND_CHIPS: list[Provoking | Quiet] = [
         "prefill on 0-7, decode on 4-11",
         base(
             groups={"decode": {"hosts": [], "children": {"d-x": ["p1"]}}},
+            p1=NOT_READ,
             all={
                 "pd_instances": {
-                    "p-a": {"pd_dp_size": 1, "pd_tp_size": 8, "pd_chips": list(range(8)), "pd_kv_port": 36000},
+                    "p-a": {
+                        "pd_dp_size": 1,
+                        "pd_tp_size": 8,
+                        "pd_chips": list(range(8)),
+                        "pd_kv_port": 36000,
+                        "pd_engine_args": PREFILL_ARGS,
+                    },
                     "p-b": {"pd_dp_size": 1, "pd_dp_size_local": 1},
                     "d-x": {
                         "pd_dp_size": 8,

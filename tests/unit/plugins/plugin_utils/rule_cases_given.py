@@ -375,7 +375,7 @@ POOL: list[Provoking | Quiet] = [
         )
         for address in ("127.0.0.1:50088", "localhost:50088")
     ),
-    Quiet("variable-value", "a pool without memory of its own", _pool(config={"global_segment_size": 0})),
+    Quiet("variable-value", "a pool without memory of its own", _pool(config={"global_segment_size": 0}), clean=False),
     Provoking(
         "variable-value",
         "pd_kv_pool is a word, which is not also a group without a pool",

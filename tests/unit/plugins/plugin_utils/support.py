@@ -71,6 +71,8 @@ GROUPS: dict[str, t.Any] = {
     "decode": {"hosts": [], "children": {"d-a": ["d1", "d2"]}},
     "proxy": {"hosts": ["p1"]},
 }
+# What nothing reads on BASE's p1 once it is a host of two instances.
+NOT_READ: Variables = dict.fromkeys((*PREFILL, "pd_dp_address", "pd_kv_port"), ABSENT)
 SCOPES: dict[str, tuple[str, ...]] = {
     "all": ("p1", "p2", "d1", "d2"),
     "prefill": ("p1", "p2"),
@@ -201,7 +203,8 @@ def two_prefill_on_p1(first: Variables, second: Variables, **changes: Variables)
     """BASE's p1 with two prefill instances; p2 carries none, as instances of a role have equal sizes."""
     groups = {"prefill": {"hosts": [], "children": {"p-a": ["p1"], "p-b": ["p1"]}}}
     instances = {"p-a": first, "p-b": second}
-    return base(groups=groups, **{**changes, "all": {"pd_instances": instances, **changes.get("all", {})}})
+    own = {**NOT_READ, **changes.get("p1", {})}
+    return base(groups=groups, **{**changes, "p1": own, "all": {"pd_instances": instances, **changes.get("all", {})}})
 
 
 def planned(source: Source) -> planner.Plan:

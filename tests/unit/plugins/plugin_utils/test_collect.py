@@ -64,7 +64,19 @@ def test_a_group_below_a_child_group(tmp_path: Path) -> None:
         "p_a: {hosts: {p1: {ansible_host: 192.0.2.1}}}",
         "p_a: {children: {rack1: {hosts: {p1: {ansible_host: 192.0.2.1}}}, rack2: {hosts: {p3: }}}}",
     )
-    assert collected(tmp_path, text)["groups"]["prefill"]["children"]["p_a"] == ["p1", "p3"]
+    prefill = collected(tmp_path, text)["groups"]["prefill"]
+    assert prefill["children"]["p_a"] == ["p1", "p3"]
+    assert prefill["nested"] == {"p_a": ["rack1", "rack2"]}
+
+
+def test_groups_beside_the_clusters_own(tmp_path: Path) -> None:
+    assert collected(tmp_path, YAML)["other_groups"] == {"elsewhere": ["x1"]}
+
+
+def test_options_of_roles_are_taken_along(tmp_path: Path) -> None:
+    source = collected(tmp_path, YAML, group_vars__all="mooncake_method: \"{{ 'whe' ~ 'el' }}\"\nhost_name: a host's\n")
+    assert source["hosts"]["d1"]["mooncake_method"] == "wheel"
+    assert "host_name" not in source["hosts"]["d1"]
 
 
 def test_everything_is_plain(tmp_path: Path) -> None:
@@ -224,7 +236,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         "hosts": {},
         "broken": [],
         "misread": [],
-        "other_groups": [],
+        "other_groups": {},
     }
 
 

@@ -126,7 +126,9 @@ def test_a_shared_hosts_own_values_are_not_guessed_at() -> None:
     """Which group's value won on a host in two groups is an accident of names; only what is physical is read."""
     source = one_host(host={"pd_tp_size": 8, "pd_kv_port": 1, "pd_nic": "eth7", "pd_chips_per_node": 8})
     plan = planned(source)
-    assert not plan.findings, told(plan.findings)
+    (finding,) = plan.findings
+    assert (finding.rule, finding.severity) == ("host-variable-unread", "warning"), told(plan.findings)
+    assert finding.value == ["pd_kv_port"], "each entry has a pd_tp_size"
     env = placement(plan, "d-a", "h1").processes[0].env
     assert env["GLOO_SOCKET_IFNAME"] == "eth7"
     assert plan.cluster is not None

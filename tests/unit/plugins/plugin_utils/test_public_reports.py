@@ -19,6 +19,7 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
+    NOT_READ,
     PREFILL_ARGS,
     Source,
     a5,
@@ -232,9 +233,16 @@ class TestTwoInstancesOnOneChip:
     def source(self, first: list[int], second: list[int]) -> Source:
         return base(
             groups={"decode": {"hosts": [], "children": {"d-x": ["p1"]}}},
+            p1=NOT_READ,
             all={
                 "pd_instances": {
-                    "p-a": {"pd_dp_size": 1, "pd_dp_size_local": 1, "pd_tp_size": 8, "pd_chips": first},
+                    "p-a": {
+                        "pd_dp_size": 1,
+                        "pd_dp_size_local": 1,
+                        "pd_tp_size": 8,
+                        "pd_chips": first,
+                        "pd_engine_args": PREFILL_ARGS,
+                    },
                     "p-b": {"pd_dp_size": 1, "pd_dp_size_local": 1},
                     "d-x": {"pd_dp_size": 8, "pd_tp_size": 1, "pd_chips": second, "pd_engine_args": DECODE_ARGS},
                 }

@@ -87,9 +87,20 @@ def npu_smi_8005(case: Case, host: str) -> None:
     case.facts[host]["npu"]["npu_smi"] = {"state": "failed", "text": text, "chips": {}}
 
 
-@fault("npu-smi", "unknown")
+@fault("npu-smi", "unknown", says=("gives no answer", "timeout"))
 def npu_smi_hangs(case: Case, host: str) -> None:
     case.facts[host]["npu"]["npu_smi"] = {"state": "timeout", "chips": {}}
+
+
+@fault("npu-smi", "unknown", says=("answers on", "cannot be read", "Welcome to"))
+def npu_smi_cannot_be_read(case: Case, host: str) -> None:
+    """It did answer: what to look for is another thing than why a tool is silent."""
+    case.facts[host]["npu"]["npu_smi"] = {"state": "unknown", "text": "Welcome to the cluster\n+----+", "chips": {}}
+
+
+@fault("npu-smi", says=("reports a failure", "get card info failed"))
+def npu_smi_fails(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["npu_smi"] = {"state": "failed", "text": "get card info failed.", "chips": {}}
 
 
 @fault("generation", hardware=("a3",), says=("another generation", "910B4", "pd_hardware"))
@@ -735,6 +746,16 @@ def nothing_gets_out(case: Case, host: str) -> None:
 @fault("firewall", "unknown")
 def ports_not_tried(case: Case, host: str) -> None:
     del case.host(host)["probes"]
+
+
+@fault("pool-master", says=("192.0.2.250:50088", "pd_kv_pool.master", "refused"))
+def master_of_somebody_else_is_down(case: Case, host: str) -> None:
+    case.view["pool"] = {"host": None, "address": "192.0.2.250", "port": 50088}
+    for name in [name for name, facts in case.facts.items() if facts.get("host")]:
+        state = "refused" if name == host else "open"
+        probe = {"to": "192.0.2.250:50088", "address": "192.0.2.250", "port": 50088, "state": state}
+        if "probes" in case.host(name):
+            case.host(name)["probes"].append(probe)
 
 
 @fault("image")

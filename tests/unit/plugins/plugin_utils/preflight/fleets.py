@@ -46,6 +46,7 @@ def view(hardware: str, hosts: t.Sequence[str]) -> dict[str, t.Any]:
         "image": IMAGE,
         "versions": {"vllm_ascend": "v0.23.0", "cann": "9.1.0", "mooncake": "0.3.11.post1"},
         "rehearsal": False,
+        "pool": None,
         "hosts": {
             host: {
                 "node_ip": node_ip(number),

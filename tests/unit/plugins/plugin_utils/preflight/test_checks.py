@@ -529,6 +529,26 @@ def test_processes_that_npu_facts_has_marked() -> None:
     assert said(case.judge(tags=["hardware"])) == [("chip-free", "error", "d1", 7)]
 
 
+def test_a_master_outside_the_limit_must_be_up() -> None:
+    case = fleets.good("a3")
+    case.view["pool"] = {"host": "p1", "address": "192.0.2.1", "port": 50088}
+    assert said(case.judge(tags=["ports"])) == [], "with its host in the run, firewall tells"
+    case.asked = ["p2", "d1", "d2"]
+    del case.facts["p1"]
+    for host, state in (("p2", "open"), ("d1", "timeout"), ("d2", "unknown")):
+        # Of other kinds nothing to a host outside is tried.
+        others = [one for one in case.host(host)["probes"] if one["to"] != "p1"]
+        case.host(host)["probes"] = [*others, {"to": "p1", "address": "192.0.2.1", "port": 50088, "state": state}]
+    report = case.judge(tags=["ports"])
+    assert said(report) == [("pool-master", "error", "d1", None), ("pool-master", "unknown", "d2", None)]
+    message = report.verdicts[0].message + report.verdicts[0].fix
+    for words in ("d1", "192.0.2.1:50088", "p1", "timeout", "--limit"):
+        assert words in message
+    assert report.cells["pool-master"]["p2"] == "ok"
+    case.view["hosts"]["d1"]["instances"] = []
+    assert said(case.judge(tags=["ports"])) == [("pool-master", "unknown", "d2", None)]
+
+
 def test_an_error_of_npu_smi_is_known_by_its_number_alone() -> None:
     """DEV-03: the words differ between versions."""
     case = fleets.good("a3")

@@ -74,6 +74,40 @@ def test_what_is_tried_is_listened_on_and_nothing_else() -> None:
     assert len(options) == len(schedule.probes["p1"]) and schedule.count == sum(map(len, schedule.probes.values()))
 
 
+def with_pool(**pool: t.Any) -> t.Any:
+    groups = {} if "master" in pool else {"kv_pool": {"hosts": ["p1"], "children": {}}}
+    return as_json(base(groups=groups, all={"pd_kv_pool": {"backend": "mooncake", **pool}}))
+
+
+def test_engines_try_the_pools_master() -> None:
+    schedule = plan_probes(with_pool())
+    assert of_kind(schedule, "pool") == {(host, "p1"): [50088] for host in ("p2", "d1", "d2")}
+    assert Endpoint("192.0.2.11", 50088) in schedule.listen["p1"], "like any other port where its host takes part"
+
+
+def test_a_master_outside_the_run_is_tried_as_it_is() -> None:
+    schedule = plan_probes(with_pool(), asked=["p2", "d1"])
+    assert of_kind(schedule, "pool") == {("p2", "p1"): [50088], ("d1", "p1"): [50088]}
+    assert "p1" not in schedule.listen
+    answers = {host: {"bound": [], "live": []} for host in ("p2", "d1")}
+    there = probes.after_listening(schedule, answers)
+    assert probes.probe_options(there, "d1") == [{"to": "p1", "address": "192.0.2.11", "port": 50088}]
+
+    elsewhere = plan_probes(with_pool(master="192.0.2.250:50088"))
+    assert of_kind(elsewhere, "pool") == {
+        (host, "192.0.2.250:50088"): [50088] for host in ("p1", "p2", "d1", "d2")
+    }
+    assert set(elsewhere.listen) == {"p1", "p2", "d1", "d2"}
+
+
+def test_a_master_by_name_and_one_that_a_rehearsal_must_not_meet_are_not_tried() -> None:
+    assert of_kind(plan_probes(with_pool(master="pool.example:50088")), "pool") == {}
+    rehearsed = with_pool(master="192.0.2.250:50088")
+    for placement in rehearsed["placements"]:
+        placement["node_ip"] = "127.7.0.1"
+    assert of_kind(plan_probes(rehearsed), "pool") == {}
+
+
 def test_layerwise_turns_the_side_that_connects() -> None:
     schedule = plan_probes(as_json(base(all={"pd_connector": LAYERWISE})))
     kv = of_kind(schedule, "kv")
@@ -125,6 +159,7 @@ def fleet(prefill: int, decode: int, *, group: int = 1) -> dict[str, t.Any]:
     ]
     plan: dict[str, t.Any] = {
         "proxy": {"host": "x", "address": "10.9.9.9", "port": 1999, "kind": "prefill_first"},
+        "kv_pool": None,
         "hosts": [],
         "placements": [],
         "instances": [],

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Values that the inventory gives to options of the roles, judged by the roles' own argument specs, before a host is touched.
+
+A role judges its options when it runs, which is after locks, checks and perhaps a pulled image.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import typing as t
+from pathlib import Path
+
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.ascend.pd_serving.plugins.module_utils import masking, npu_files
+
+from .model import Finding
+
+_ROLES = Path(__file__).resolve().parents[2] / "roles"
+_KINDS = {
+    "bool": "true or false",
+    "dict": "a mapping",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list",
+    "path": "a path",
+    "str": "text",
+}
+HCCN_CONF = "hccn_conf"
+
+
+@functools.cache
+def _role_names() -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in _ROLES.iterdir() if path.is_dir()))
+
+
+@functools.cache
+def _options(role: str) -> dict[str, dict[str, t.Any]]:
+    """Options of all entry points of a role."""
+    text = (_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
+    specs = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["argument_specs"]
+    return {name: option for entry in specs.values() for name, option in (entry.get("options") or {}).items()}
+
+
+@functools.cache
+def option(name: str) -> dict[str, t.Any] | None:
+    """The specification of a variable that is an option of a role; only specs of roles that names begin with are read."""
+    for role in _role_names():
+        if name.startswith(role + "_") and name in _options(role):
+            return _options(role)[name]
+    return None
+
+
+def findings(hosts: t.Mapping[str, t.Mapping[str, t.Any]], chips_per_node: int) -> list[Finding]:
+    """hosts: the variables of those that are planned. chips_per_node: what a host has that says nothing else."""
+    found = []
+    judged: dict[tuple[str, int], str | None] = {}
+    for host, values in hosts.items():
+        for name, value in values.items():
+            spec = None if name.startswith("pd_") or value is None else option(name)
+            if spec is None:
+                continue
+            # Values of group variables are one object for all their hosts.
+            key = (name, id(value))
+            if key not in judged:
+                judged[key] = _problem(name, spec, value)
+            problem = judged[key]
+            if problem is not None:
+                found.append(_finding(host, name, value, problem, _fix(spec, value)))
+            elif name == HCCN_CONF and isinstance(value, dict):
+                found += _hccn_conf(host, value, values.get("pd_chips_per_node"), chips_per_node)
+    return found
+
+
+def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None:
+    judged = {name: {key: entry for key, entry in spec.items() if key in ("type", "choices", "elements", "options")}}
+    # Ansible makes a text of anything.
+    is_text = spec.get("type", "str") in ("str", "path")
+    if not (is_text and isinstance(value, (dict, list))) and not _errors(judged, name, value):
+        return None
+    if spec.get("choices") and spec.get("type") != "list":
+        return f"must be one of {', '.join(map(str, spec['choices']))}"
+    kind = _KINDS.get(spec.get("type", "str"), "text")
+    if kind == "a list" and isinstance(value, list):
+        entries = spec.get("choices") or [f"entries that are each {_KINDS.get(spec.get('elements', 'str'), 'text')}"]
+        return f"must be a list of {', '.join(map(str, entries))}"
+    return f"must be {kind}"
+
+
+def _errors(judged: dict[str, t.Any], name: str, value: t.Any) -> bool:
+    return bool(ArgumentSpecValidator(judged).validate({name: value}).error_messages)
+
+
+def _fix(spec: t.Mapping[str, t.Any], value: t.Any) -> str:
+    near = difflib.get_close_matches(str(value).lower(), map(str, spec.get("choices") or ()), n=1)
+    text = spec.get("description") or spec.get("short_description") or ""
+    meaning = " ".join(text if isinstance(text, list) else [text]).strip()
+    return f"did you mean {near[0]}?" if near else f"leave it out for its default, or give what fits: {meaning}"
+
+
+def _hccn_conf(host: str, chips: dict[str, t.Any], own_chips: t.Any, chips_per_node: int) -> t.Iterator[Finding]:
+    count = own_chips if isinstance(own_chips, int) else chips_per_node
+    faults = npu_files.hccn_faults(chips)
+    beyond = sorted(int(chip) for chip in chips if chip.isdigit() and int(chip) >= count)
+    if beyond:
+        named = ", ".join(map(str, beyond))
+        faults.append(f"chip {named} is not there: the host has {count} chips (0-{count - 1})")
+    if faults:
+        yield _finding(
+            host,
+            HCCN_CONF,
+            chips,
+            "; ".join(faults),
+            "give {physical id: {address: IPv4, netmask: IPv4}}; the keys are physical chip ids, as in /dev/davinciN",
+            shown=False,
+        )
+
+
+def _finding(host: str, name: str, value: t.Any, problem: str, fix: str, *, shown: bool = True) -> Finding:
+    text = repr(masking.masked(value, name))
+    said = f"; it is {text if len(text) <= 80 else text[:77] + '...'}" if shown else ""
+    between = " " if shown else ": "
+    return Finding("variable-value", "error", host, name, value, f"{name}{between}{problem}{said}", fix)
