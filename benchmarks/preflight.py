@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Wall time of preflight.yml's questions about chips and their network, with tools that take 50 ms per call.
+"""Wall time of the whole of preflight.yml, with tools that take 50 ms per call.
 
 Four rehearsed A3 hosts of 16 chips. Two things to hold it against:
 
 1. The serial floor: hccn_tool must never run twice at once on a host, so the busiest host needs its number of calls times
    50 ms, whatever asks them.
-2. The same questions by the loops of the tutorial that this product replaces, one shell task per loop.
+2. The questions about chips and their network by the loops of the tutorial that this product replaces, one shell task per
+   loop. These are asked alone, too (--tags hardware,fabric), since loops ask nothing else.
 """
 
 from __future__ import annotations
@@ -192,14 +193,14 @@ def main() -> None:
         ours = []
         before = processor_seconds()
         for _round in range(ROUNDS):
-            span = rehearsed.preflight("--tags", "hardware,fabric")
+            span = rehearsed.preflight()
             calls = rehearsed.calls()
             ours.append(phases(*span, calls))
         processor = (processor_seconds() - before) / ROUNDS
-        whole = []
+        network = []
         for _round in range(ROUNDS):
-            began, ended = rehearsed.preflight()
-            whole.append(ended - began)
+            began, ended = rehearsed.preflight("--tags", "hardware,fabric")
+            network.append(ended - began)
         by_loops = pathlib.Path(folder) / "loops.yml"
         loops(rehearsed, calls, by_loops)
         theirs = []
@@ -210,11 +211,13 @@ def main() -> None:
     best = min(ours)
     busiest = max(len(own) for own in calls.values())
     floor = busiest * CALL_MS / 1000
-    print(f"preflight.yml --tags hardware,fabric, {HOSTS} rehearsed hosts, 16 chips, {CALL_MS} ms per call, ", end="")
-    print(f"load of the machine {load:.1f} on {os.cpu_count()} cores")
+    print(f"the whole of preflight.yml, {HOSTS} rehearsed hosts, 16 chips, {CALL_MS} ms per call, ", end="")
+    print(
+        f"load of the machine {load:.1f} on {os.cpu_count()} cores: best / floor {best.wall / floor:.2f} (target 1.27)"
+    )
     print(f"  {rehearsed.own_ms:.1f} ms of a call are the simulator's own")
     print(f"  serial floor of the busiest host: {busiest} calls, {floor:.1f} s")
-    print(f"  wall {' '.join(f'{one.wall:.1f}' for one in ours)} s; best / floor {best.wall / floor:.2f} (target 1.3)")
+    print(f"  wall {' '.join(f'{one.wall:.1f}' for one in ours)} s; of the best:")
     print(
         f"    start-up and plan {best.before:.1f} s, asking {best.asking:.1f} s, between {best.between:.1f} s, "
         f"pings {best.pinging:.1f} s, judging and end {best.after:.1f} s"
@@ -222,17 +225,14 @@ def main() -> None:
     print(
         f"    processor time {processor:.1f} s a run, with all hosts and their tools: on a busy machine it counts most"
     )
-    print(
-        f"  the whole of preflight.yml, hosts, ports and image as well: {' '.join(f'{one:.1f}' for one in whole)} s; ",
-        end="",
-    )
-    print(f"best / floor {min(whole) / floor:.2f}")
+    print(f"  chips and their network alone: {' '.join(f'{one:.1f}' for one in network)} s; ", end="")
+    print(f"best / floor {min(network) / floor:.2f}")
     their_busiest = max(len(own) for own in their_calls.values())
     print(
         f"  shell loops, one task per loop: {their_busiest} calls, {' '.join(f'{one:.1f}' for one in theirs)} s;",
         end="",
     )
-    print(f" loops / preflight {min(theirs) / best.wall:.2f}")
+    print(f" loops / preflight {min(theirs) / min(network):.2f}")
     one_by_one = sum(call.end - call.start for own in their_calls.values() for call in own)
     print(f"    pasted on one host after the other, without the reading: {one_by_one:.1f} s (sum of the calls)")
 

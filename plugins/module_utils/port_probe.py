@@ -126,6 +126,8 @@ def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         "live": [endpoint._asdict() for endpoint in found.live],
         # Not "failed": of that name Ansible makes a failed task.
         "not_bound": [{**endpoint._asdict(), "why": why} for endpoint, why in found.failed],
+        "listeners": found.listeners,
+        "python": sys.executable,
     }
 
 
@@ -224,8 +226,28 @@ def _trusted(control: socket.socket) -> bool:
 
 def done(cluster: str, root: str, run: str) -> int:
     """End this run's listeners, unless another run still uses them. Gives the number of those that were told."""
-    line = f"done {_run_name(run)}"
+    line = done_line(run)
     return sum(_tell(name, line, CONTROL_PATIENCE) for name in sorted(_controls(site_name(cluster, root))))
+
+
+def done_line(run: str) -> str:
+    """What a listener is told when a run needs it no more."""
+    return f"done {_run_name(run)}"
+
+
+END_SCRIPT = f"""
+import socket, sys
+for name in sys.argv[2:]:
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout({CONTROL_PATIENCE})
+        try:
+            control.connect(chr(0) + name)
+        except ConnectionRefusedError:
+            continue  # it has ended already
+        control.sendall(sys.argv[1].encode() + bytes([10]))
+        control.recv(1)
+"""
+"""done() for listeners whose names are known, without all that a module brings along. Words: done_line(), names."""
 
 
 def _run_name(run: str) -> str:
@@ -239,11 +261,15 @@ def _run_name(run: str) -> str:
 
 
 class Listening(t.NamedTuple):
-    """What came of it: bound by a new listener; live, somebody listens there already; failed, with the reason."""
+    """What came of it: bound by a new listener; live, somebody listens there already; failed, with the reason.
+
+    *listeners*: names of the control sockets of those that wait for this run's end, a new one and earlier runs'.
+    """
 
     bound: list[Endpoint]
     live: list[Endpoint]
     failed: list[tuple[Endpoint, str]]
+    listeners: list[str]
 
 
 def listen(cluster: str, root: str, run: str, endpoints: t.Iterable[Endpoint], lifetime: float) -> Listening:
@@ -254,10 +280,10 @@ def listen(cluster: str, root: str, run: str, endpoints: t.Iterable[Endpoint], l
     """
     prefix = site_name(cluster, root)
     hold = f"hold {_run_name(run)} {lifetime:.3f}"
-    for name in _controls(prefix):
-        _tell(name, hold, CONTROL_PATIENCE)
+    held = [name for name in sorted(_controls(prefix)) if _tell(name, hold, CONTROL_PATIENCE)]
     with contextlib.ExitStack() as stack:
         result, sockets = bind(dict.fromkeys(endpoints))
+        result.listeners.extend(held)
         for each in sockets:
             stack.enter_context(each)
         if sockets:
@@ -268,6 +294,7 @@ def listen(cluster: str, root: str, run: str, endpoints: t.Iterable[Endpoint], l
             _detach(lambda: _Listener(control, sockets, _run_name(run), lifetime).serve(), [control, *sockets])
             if not _tell(name, hold, START_PATIENCE):
                 raise ProbeError("the listener did not come up: this host has no room for another process, or ended it")
+            result.listeners.append(name)
     return result
 
 
@@ -276,7 +303,7 @@ def bind(endpoints: t.Iterable[Endpoint]) -> tuple[Listening, list[socket.socket
 
     Only the kernel can tell that nobody does without somebody coming in between: it refuses to bind then.
     """
-    result = Listening([], [], [])
+    result = Listening([], [], [], [])
     sockets = []
     for endpoint in endpoints:
         try:

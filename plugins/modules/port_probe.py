@@ -139,6 +139,17 @@ not_bound:
   type: list
   elements: dict
   sample: [{address: 192.0.2.99, port: 7100, why: 192.0.2.99 is no address of this host}]
+listeners:
+  description: Names of the listeners that wait for this run's O(state=done), those of earlier runs among them.
+  returned: when O(state=listen)
+  type: list
+  elements: str
+  sample: [pd_serving.listen.2a97516c354b6884.6f1d02ab]
+python:
+  description: Path of the Python that this ran with; empty where it is not known.
+  returned: when O(state=listen)
+  type: str
+  sample: /usr/bin/python3
 probes:
   description: One entry for each of O(probes), in the same order.
   returned: when O(state=probe)

@@ -14,6 +14,8 @@ import typing as t
 import pytest
 import yaml
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import port_probe
+
 from .conftest import Rehearsal, Result
 
 HOSTS = ("p1", "d1", "d2")
@@ -77,6 +79,12 @@ class Fleet:
     def forget_calls(self) -> None:
         for host in HOSTS:
             (self.rehearsal.state / "hosts" / host / NPU / "calls.log").unlink()
+
+    def listeners(self) -> list[int]:
+        """Processes that still listen on planned ports for the probes of a run."""
+        roots = (str(self.rehearsal.state / "hosts" / host) for host in HOSTS)
+        cluster = self.rehearsal.plan()["cluster"]["name"]
+        return [pid for root in roots for pid in port_probe.listener_pids(cluster, root)]
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
         """Every file of every host: mode and content, but for the log of calls."""
@@ -148,6 +156,8 @@ def test_nothing_is_changed_and_each_question_asked_once(fleet: Fleet) -> None:
         assert {code for _start, _end, code, _tool, _arguments in calls} == {"0"}
     executed = run.on_hosts()
     assert all(len(tasks) <= 3 for tasks in executed.values()), executed
+    assert all("End the listeners" in tasks for tasks in executed.values()), executed
+    assert fleet.listeners() == []
 
 
 def test_32_hosts_are_asked_at_the_same_time_and_each_of_them_one_thing_at_a_time(
@@ -211,12 +221,14 @@ def test_a_cluster_that_serves_is_clean_and_serves_on(fleet: Fleet) -> None:
     assert fleet.rehearsal.run("site.yml").rc == 0
     before = fleet.rehearsal.pids("p1", "pd-pd-prefill-p1")
     assert fleet.found() == set()
+    assert fleet.listeners() == []
     assert fleet.rehearsal.pids("p1", "pd-pd-prefill-p1") == before
     assert fleet.rehearsal.run("verify.yml").rc == 0
 
 
 def test_a_limited_run_says_what_it_could_not_judge(fleet: Fleet) -> None:
-    _run, report = fleet.check(limit="d1")
+    run, report = fleet.check(limit="d1")
+    assert "End the listeners" not in run.on_hosts()["d1"], "nobody tries its ports, so none was listened on"
     assert report["hosts"] == ["d1"] and report["not_asked"] == ["p1", "d2"]
     assert {"tls-equal", "address-unique", "firewall"} <= set(report["not_judged"])
     assert report["counts"]["unknown"] == 0, report["verdicts"]

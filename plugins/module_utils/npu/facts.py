@@ -9,7 +9,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import (
     answers,
     hccn,
@@ -52,7 +52,7 @@ OPTIONS: t.Mapping[str, t.Any] = {
 """Of module npu_facts."""
 REQUIRED_IF: t.Sequence[t.Any] = ()
 
-FAULTS = (units.UnitError,)
+FAULTS = (sites.UnitError,)
 """What answer() raises, each with a message that can be read alone."""
 
 
@@ -77,14 +77,14 @@ def answer(params: t.Mapping[str, t.Any]) -> Result:
     hardware, chips, queries = params["hardware"], params["chips"], params["queries"]
     wrong = [str(chip) for chip in chips or [] if not 0 <= chip <= 999]
     if wrong:
-        raise units.UnitError(f"chips must be physical ids from 0 on, not {', '.join(wrong)}")
+        raise sites.UnitError(f"chips must be physical ids from 0 on, not {', '.join(wrong)}")
     foreign = sorted(set(queries or []) - set(allowed_queries(hardware)))
     if foreign:
         allowed = ", ".join(allowed_queries(hardware))
-        raise units.UnitError(f"queries: {', '.join(foreign)} cannot be asked of {hardware}, only {allowed}")
+        raise sites.UnitError(f"queries: {', '.join(foreign)} cannot be asked of {hardware}, only {allowed}")
     faults = tool.faults(params)
     if faults:
-        raise units.UnitError("; ".join(faults))
+        raise sites.UnitError("; ".join(faults))
     wanted = Wanted(
         hardware,
         chips,
@@ -98,7 +98,7 @@ def answer(params: t.Mapping[str, t.Any]) -> Result:
 def find_chips(root: str) -> list[int]:
     """Physical ids of the device nodes."""
     try:
-        names = os.listdir(units.under(root, "/dev"))
+        names = os.listdir(sites.under(root, "/dev"))
     except OSError:
         return []
     found = (re.fullmatch(r"davinci([0-9]{1,3})", name) for name in names)
@@ -121,11 +121,11 @@ def gather(tools: Tools, wanted: Wanted) -> Result:
         "hardware": wanted.hardware,
         "found": found,
         **tools.report(),
-        "hccn_conf": hccn_conf.read(units.under(root, "/etc/hccn.conf")),
+        "hccn_conf": hccn_conf.read(sites.under(root, "/etc/hccn.conf")),
         "npu_smi": _table(info, places, _ownership(root, wanted)),
         "mapping": mapping,
-        "driver": versions.gather(lambda path: units.under(root, path)),
-        "files": {path: _kind(units.under(root, path)) for path in (A5_FILES if wanted.hardware == "a5" else ())},
+        "driver": versions.gather(lambda path: sites.under(root, path)),
+        "files": {path: _kind(sites.under(root, path)) for path in (A5_FILES if wanted.hardware == "a5" else ())},
         "chips": chips,
     }
 
@@ -143,7 +143,10 @@ def _ownership(root: str, wanted: Wanted) -> t.Callable[[int], bool] | None:
     """Tells whether a process belongs to a running unit of the cluster; None where nobody has named one."""
     if not wanted.cluster:
         return None
-    site = units.Site(wanted.cluster, root, wanted.base_dir)
+    # The tools need none of it: their first call does not wait until it is compiled.
+    from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check, launcher, procfs
+
+    site = sites.Site(wanted.cluster, root, wanted.base_dir)
     stats = launcher.all_stats()
     ours = host_check.own_processes(site)
     return lambda pid: host_check.is_ours(pid, stats, ours, procfs.innermost_pid)

@@ -72,18 +72,38 @@ def wait_until_gone(root: str, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def end_by_script(listeners: list[str], run: str) -> subprocess.CompletedProcess[str]:
+    """As the controller does it, which starts no module for that."""
+    command = [sys.executable, "-SE", "-c", port_probe.END_SCRIPT, port_probe.done_line(run), *listeners]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
 # -- listening ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_listens_can_be_reached_until_it_is_told_to_end(root: str) -> None:
     endpoints = free_ports(3)
     found = listening(root, endpoints[:2])
-    assert found == (endpoints[:2], [], [])
+    assert found[:3] == (endpoints[:2], [], [])
     assert states(endpoints) == ["open", "open", "refused"]
     assert states(endpoints[:2] * 40) == ["open"] * 80
     assert port_probe.done("demo", root, "") == 1
     assert states(endpoints) == ["refused"] * 3, "its ports are free when done returns"
     wait_until_gone(root, 5)
+
+
+def test_a_listener_can_be_told_by_its_name(root: str) -> None:
+    first, second = free_ports(2)
+    (name,) = listening(root, [first], run="one").listeners
+    listeners = listening(root, [first, second], run="two").listeners
+    assert len(listeners) == 2 and name in listeners, "the other run's, which is kept for this one, and its own"
+    done = end_by_script(listeners, "two")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert states([first, second]) == ["open", "refused"], "the other run still needs its own"
+    assert end_by_script(listeners, "one").returncode == 0, "one that has ended is no trouble"
+    assert states([first, second]) == ["refused"] * 2, "ports are free when it has ended"
+    with socket.create_server(first):
+        assert listening(root, [first]).listeners == [], "somebody else's port needs none"
 
 
 def test_a_listener_has_left_its_callers_session_and_pipes(root: str) -> None:
@@ -134,7 +154,7 @@ def test_what_somebody_listens_on_is_left_alone(root: str) -> None:
     with socket.create_server(special) as engine, socket.create_server(("", 0)) as everywhere:
         on_all = Endpoint(ADDRESS, everywhere.getsockname()[1])
         found = listening(root, [special, on_all])
-        assert found == ([], [special, on_all], [])
+        assert found[:3] == ([], [special, on_all], [])
         assert port_probe.listener_pids("demo", root) == set(), "no process without a port"
         assert states([special, on_all]) == ["open", "open"]
         engine.settimeout(5)
@@ -158,7 +178,7 @@ def test_why_a_port_cannot_be_bound(root: str) -> None:
 def test_one_run_does_not_end_what_another_one_needs(root: str) -> None:
     first, second = free_ports(2)
     assert listening(root, [first], "one", 60).bound == [first]
-    assert listening(root, [first, second], "two", 60) == ([second], [first], [])
+    assert listening(root, [first, second], "two", 60)[:3] == ([second], [first], [])
     assert len(port_probe.listener_pids("demo", root)) == 2
     port_probe.done("demo", root, "one")
     assert states([first, second]) == ["open", "open"]

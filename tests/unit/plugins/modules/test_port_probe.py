@@ -9,6 +9,7 @@ import io
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def test_listen_probe_done(tmp_path: Path, check: bool) -> None:
             assert (found["live"], found["bound"]) == ([endpoints[0]], [endpoints[1]])
             assert not found.get("failed"), "an endpoint that is not there is no failed task"
             assert found["not_bound"] == [{**elsewhere, "why": "192.0.2.77 is no address of this host"}]
+            assert len(found["listeners"]) == 1 and found["python"] == sys.executable
             probes = [{"to": "d1", **endpoint} for endpoint in endpoints]
             assert run(state="probe", probes=probes)["probes"] == [{**one, "state": "open"} for one in probes]
         finally:

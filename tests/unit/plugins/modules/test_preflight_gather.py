@@ -7,12 +7,33 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check, npu_facts, preflight_gather
+
+OPTIONS = {
+    "npu": {"hardware": "a2"},
+    "host": {"cluster": "demo"},
+    "listen": {"state": "listen", "cluster": "demo"},
+    "pings": {"pings": []},
+    "probes": {"state": "probe"},
+}
+
+
+@pytest.fixture(autouse=True)
+def switching() -> Iterator[None]:
+    """The module is a process of its own on hosts; here it shares one with other tests."""
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
 
 
 def run(module: Any, **args: Any) -> dict[str, Any]:
@@ -35,8 +56,47 @@ def test_answers_are_those_of_the_public_modules(tmp_path: Path) -> None:
     alone = run(host_check, **host)
     assert told["answers"]["host"] == {name: alone[name] for name in ("findings", "prepare", "docker")}
     assert told["answers"]["host"]["findings"], "the chip is not there"
-    times = [*told["spans"]["npu"], *told["spans"]["host"], told["elapsed"]]
-    assert times == sorted(times), "one part after the other, within the whole"
+    for begin, end in told["spans"].values():
+        assert 0 < begin <= end <= told["elapsed"]
+
+
+@pytest.mark.parametrize(("tools", "other"), [("npu", "host"), ("pings", "probes")])
+def test_what_needs_no_tool_is_asked_while_a_tool_is(monkeypatch: pytest.MonkeyPatch, tools: str, other: str) -> None:
+    asked = threading.Event()
+    monkeypatch.setattr(preflight_gather.source(tools), "answer", lambda _options: {"beside": asked.wait(10)})
+    monkeypatch.setattr(preflight_gather.source(other), "answer", lambda _options: asked.set() or {"warnings": ["w"]})
+    told = run(preflight_gather, parts=[tools, other], arguments=OPTIONS)
+    assert told["answers"] == {tools: {"beside": True}, other: {}} and list(told["spans"]) == [tools, other]
+
+
+def test_listeners_are_started_when_no_thread_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting one forks this process; a lock that a thread holds at that moment would never be given back there."""
+    before = threading.active_count()
+
+    def look(_options: object) -> dict[str, Any]:
+        time.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr(preflight_gather.source("npu"), "answer", lambda _options: {})
+    monkeypatch.setattr(preflight_gather.source("host"), "answer", look)
+    monkeypatch.setattr(preflight_gather.source("listen"), "answer", lambda _: {"threads": threading.active_count()})
+    told = run(preflight_gather, parts=["npu", "host", "listen"], arguments=OPTIONS)
+    assert told["answers"]["listen"] == {"threads": before}
+
+
+def test_a_fault_beside_the_tools_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_gather.source("npu"), "answer", lambda _options: {})
+    options = {**OPTIONS, "host": {"cluster": "demo", "models": ["models/m"]}}
+    told = run(preflight_gather, parts=["npu", "host", "listen"], arguments=options)
+    assert told["failed"] and told["msg"] == "paths must be absolute: models has 'models/m'"
+    assert list(told["answers"]) == ["npu"]
+
+    def stumble(_options: object) -> None:
+        raise KeyError("nobody foresaw this")
+
+    monkeypatch.setattr(preflight_gather.source("host"), "answer", stumble)
+    with pytest.raises(KeyError, match="nobody foresaw this"):
+        run(preflight_gather, parts=["npu", "host", "listen"], arguments=OPTIONS)
 
 
 def test_a_part_that_fails_keeps_the_answers_before_it(tmp_path: Path) -> None:
