@@ -12,7 +12,8 @@ from ansible import constants
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import port_probe
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import questions, store
 
 MODULE = "ascend.pd_serving.preflight_gather"
 # What later tasks of the host ask for; everything else stays out of Ansible's variables.
@@ -24,7 +25,7 @@ Answer = dict[str, t.Any]
 
 
 class ActionModule(ActionBase):
-    """Thin: what to ask comes from the task and, for what goes from host to host, from preflight_schedule."""
+    """Thin: what to ask comes from the task, the plan and, for what goes from host to host, from preflight_schedule."""
 
     TRANSFERS_FILES = False
 
@@ -41,8 +42,10 @@ class ActionModule(ActionBase):
         host = variables["inventory_hostname"]
         kept = store.Store(constants.DEFAULT_LOCAL_TMP)
         wanted = {part: kept.wanted(part, host) for part in options["parts"]}
+        slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
+        planned = questions.planned(slice_) if slice_ is not None else {}
         arguments = {
-            part: {**(options["arguments"].get(part) or {}), **chosen}
+            part: {**(options["arguments"].get(part) or {}), **planned.get(part, {}), **chosen}
             for part, chosen in wanted.items()
             if chosen is not None
         }
