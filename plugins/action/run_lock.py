@@ -56,6 +56,8 @@ class ActionModule(ActionBase):
         A build takes a core for 0.2 seconds, once per module and run; one after the other they add up.
         """
         later = LATER.get(self._task.args.get("verb", ""), ())
+        if not later:
+            return
         hosts = task_vars["ansible_play_hosts"]
         place = hosts.index(task_vars["inventory_hostname"])
         builders = min(len(hosts) - 1, BUILDERS)
