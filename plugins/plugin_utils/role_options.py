@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.validation import check_type_dict
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking, npu_files
 
@@ -70,7 +71,7 @@ def findings(hosts: t.Mapping[str, t.Mapping[str, t.Any]], chips_per_node: int) 
             problem = judged[key]
             if problem is not None:
                 found.append(_finding(host, name, value, problem, _fix(spec, value)))
-            elif name == HCCN_CONF and isinstance(value, dict):
+            elif name == HCCN_CONF:
                 found += _hccn_conf(host, value, values.get("pd_chips_per_node"), chips_per_node)
     return found
 
@@ -101,7 +102,8 @@ def _fix(spec: t.Mapping[str, t.Any], value: t.Any) -> str:
     return f"did you mean {near[0]}?" if near else f"leave it out for its default, or give what fits: {meaning}"
 
 
-def _hccn_conf(host: str, chips: dict[str, t.Any], own_chips: t.Any, chips_per_node: int) -> t.Iterator[Finding]:
+def _hccn_conf(host: str, value: t.Any, own_chips: t.Any, chips_per_node: int) -> t.Iterator[Finding]:
+    chips = check_type_dict(value)  # a command line may give it as JSON in a text
     count = own_chips if isinstance(own_chips, int) else chips_per_node
     faults = npu_files.hccn_faults(chips)
     beyond = sorted(int(chip) for chip in chips if chip.isdigit() and int(chip) >= count)
@@ -112,7 +114,7 @@ def _hccn_conf(host: str, chips: dict[str, t.Any], own_chips: t.Any, chips_per_n
         yield _finding(
             host,
             HCCN_CONF,
-            chips,
+            value,
             "; ".join(faults),
             "give {physical id: {address: IPv4, netmask: IPv4}}; the keys are physical chip ids, as in /dev/davinciN",
             shown=False,

@@ -78,7 +78,7 @@ _TOOL_OTHER = Words(
 # It said something, and that is not what is known of this tool: a new release, or lines of somebody else in it.
 _TOOL_UNREADABLE = Words(
     "{tool} answers on {host}, but what it says cannot be read; it begins with: {text}",
-    "run {tool} by hand on {host}; take away what else prints into its output (wrappers, profile scripts), or report the output of a release that is not known here",
+    "run {tool} by hand on {host}; take away what else prints into it (wrappers, profile scripts), or report the words of this release",
     "{host} 上的 {tool} 有应答，但内容无法解析；开头为：{text}",
     "在 {host} 上手工执行 {tool}；去除混入输出的内容（包装脚本、profile 脚本），或反馈尚不支持的版本的输出",
 )

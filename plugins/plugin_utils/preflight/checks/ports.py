@@ -98,7 +98,7 @@ def pool_master(fleet: Fleet, say: Say) -> None:
         states = [
             one.state for one in _probes(fleet, host) if (one.address, one.port) == (master["address"], master["port"])
         ]
-        about = {"address": master["address"], "port": master["port"], "expected": "open"}
+        about: dict[str, t.Any] = {"address": master["address"], "port": master["port"], "expected": "open"}
         if states and states[0] == "open":
             say.ok(host)
         elif states and states[0] in _BAD:

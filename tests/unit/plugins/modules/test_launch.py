@@ -589,7 +589,9 @@ def test_a_port_in_a_container_is_told_by_its_namespace(
         own = launcher.pid_namespace()
         with monkeypatch.context() as inside:
             state = observed.state or {}
-            inside.setattr(units.procfs, "pid_namespace", lambda pid: state["pid_namespace"] if pid == os.getpid() else own)
+            inside.setattr(
+                units.procfs, "pid_namespace", lambda pid: state["pid_namespace"] if pid == os.getpid() else own
+            )
             assert units.foreign_listener(observed, "127.0.0.1", port) is None
         # Whoever may not look at the processes of others blames nobody.
         monkeypatch.setattr(units.procfs, "sockets_of", lambda _pid: set())

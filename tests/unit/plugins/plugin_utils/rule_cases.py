@@ -545,7 +545,9 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
     Provoking(
         "instance-of-groups",
         "two racks below one child group",
-        base(groups={"decode": {"hosts": [], "children": {"d-a": ["d1", "d2"]}, "nested": {"d-a": ["rack1", "rack2"]}}}),
+        base(
+            groups={"decode": {"hosts": [], "children": {"d-a": ["d1", "d2"]}, "nested": {"d-a": ["rack1", "rack2"]}}}
+        ),
         "d-a",
         None,
         ["rack1", "rack2"],
@@ -573,6 +575,7 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
             ("kv_pool_ready_timeout", [300], ("a whole number",)),
             ("hccn_conf", [{"address": "192.0.2.80"}], ("must be a mapping", "physical id")),
             ("hccn_conf", {"0": {"address": "192.0.2.80"}}, ("chip 0: give at least address and netmask",)),
+            ("hccn_conf", '{"0": {"address": "192.0.2.80"}}', ("chip 0: give at least address and netmask",)),
             (
                 "hccn_conf",
                 {"16": {"address": "192.0.2.80", "netmask": "255.255.255.0"}},

@@ -94,9 +94,7 @@ def test_a_master_outside_the_run_is_tried_as_it_is() -> None:
     assert probes.probe_options(there, "d1") == [{"to": "p1", "address": "192.0.2.11", "port": 50088}]
 
     elsewhere = plan_probes(with_pool(master="192.0.2.250:50088"))
-    assert of_kind(elsewhere, "pool") == {
-        (host, "192.0.2.250:50088"): [50088] for host in ("p1", "p2", "d1", "d2")
-    }
+    assert of_kind(elsewhere, "pool") == {(host, "192.0.2.250:50088"): [50088] for host in ("p1", "p2", "d1", "d2")}
     assert set(elsewhere.listen) == {"p1", "p2", "d1", "d2"}
 
 
