@@ -263,5 +263,5 @@ def test_a_port_that_somebody_else_has(fleet: Fleet) -> None:
 
 def test_a_gate_that_there_is_not_is_refused_before_anybody_is_asked(fleet: Fleet) -> None:
     run = fleet.rehearsal.run("preflight.yml", preflight_gate="bogus")
-    assert run.rc != 0 and "preflight_gate must be one of error, warn or off, not 'bogus'" in run.messages()
+    assert run.rc != 0 and "preflight_gate must be one of error, warn, off; it is 'bogus'" in run.messages()
     assert run.on_hosts() == {}
