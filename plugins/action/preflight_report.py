@@ -43,6 +43,7 @@ class ActionModule(ActionBase):
                 "ping_peers": {"type": "int", "default": 8},
                 "ping_budget": {"type": "float", "default": 180},
                 "show": {"type": "str", "choices": ["matrix", "faults"], "default": "matrix"},
+                "defer": {"type": "bool", "default": False},
             }
         )
         variables = task_vars or {}
@@ -65,7 +66,7 @@ class ActionModule(ActionBase):
             refused = ("error", "unknown", "warning") if code == 1 else ("error",)
             lines = [] if matrix else ["", *preflight.verdict_lines(report, refused)]
             summary = f"Preflight: {preflight.summary(report)}. Nothing was changed on any host."
-            result.update(failed=True, msg="\n".join([summary, *lines]).rstrip())
+            result.update(refused=True, failed=not options["defer"], msg="\n".join([summary, *lines]).rstrip())
         if not matrix:
             shown = [severity for severity in verdicts.SHOWN if severity not in ("info", *refused)]
             lines = preflight.verdict_lines(report, shown)

@@ -43,6 +43,10 @@ options:
     type: str
     choices: [matrix, faults]
     default: matrix
+  defer:
+    description: Return RV(refused) and the message instead of failing, for a play that has something to give back first.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - ascend.pd_serving.reads
   - ascend.pd_serving.pings
@@ -64,6 +68,14 @@ counts:
   description: Verdicts by severity; C(ok) counts the pairs of a check and a host that are good.
   type: dict
   returned: always
+refused:
+  description: That the gate refuses; RV(msg) says why.
+  type: bool
+  returned: when it does
+msg:
+  description: What is wrong, with its fixes.
+  type: str
+  returned: when the gate refuses
 reports:
   description: Paths of what was written.
   type: list
