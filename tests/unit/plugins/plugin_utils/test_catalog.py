@@ -60,7 +60,7 @@ def ids_in(code: str) -> set[str]:
 
 def ids_in_code() -> set[str]:
     # Preflight has checks and a catalog of its own.
-    files = sorted(path for path in PLANNER.rglob("*.py") if "preflight" not in path.parts)
+    files = sorted(path for path in PLANNER.rglob("*.py") if "preflight" not in path.relative_to(PLANNER).parts)
     assert files
     return {rule for path in files for rule in ids_in(path.read_text(encoding="utf-8"))}
 
