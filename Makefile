@@ -20,9 +20,8 @@ LAYERWISE := -e pd_connector=MooncakeLayerwiseConnector
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # Ansible refuses a locale that is not UTF-8 or not installed.
 export LC_ALL := C.UTF-8
-# Settings of container images and of some shells, under which Python compiles the plugins in every run and reads each
-# module byte by byte: 0.1 s a run and 0.1 s a task.
-unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
+# Set in many container images; with it Python reads a module that comes by its standard input byte by byte, 0.1 s a task.
+unexport PYTHONUNBUFFERED
 
 .PHONY: help
 help: ## Print this list

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 
-# Settings of container images and of some shells, under which Python compiles the plugins in every run and reads each
-# module byte by byte. What is measured is the product where people install it.
-for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
-    os.environ.pop(name, None)
+# Set in many container images; with it Python reads a module that comes by its standard input byte by byte. What is
+# measured is the product where people install it.
+os.environ.pop("PYTHONUNBUFFERED", None)
