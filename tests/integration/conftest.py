@@ -121,6 +121,14 @@ class Result:
                 done.setdefault(data["host"], []).append(data["task"])
         return done
 
+    def skipped(self) -> dict[str, set[str]]:
+        """Task -> hosts that skipped it; each of them cost the controller a process."""
+        skipped: dict[str, set[str]] = {}
+        for event in self.events:
+            if event["event"] == "runner_on_skipped":
+                skipped.setdefault(event["event_data"]["task"], set()).add(event["event_data"]["host"])
+        return skipped
+
     def hosts(self) -> set[str]:
         return {event["event_data"]["host"] for event in self.events if "host" in event.get("event_data", {})}
 

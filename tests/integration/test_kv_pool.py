@@ -70,6 +70,9 @@ def test_a_pool_from_start_to_stop(rehearse: Make, tmp_path: pathlib.Path) -> No
 
     again = cluster.run("site.yml")
     assert again.rc == 0 and again.changed() == {}
+    assert again.on_hosts()["k1"].count("Look at what runs") == 1
+    assert "Wait until the pool's master takes connections" not in again.on_hosts()["k1"], "it was seen to"
+    assert {task: hosts for task, hosts in again.skipped().items() if len(hosts) > 1} == {}
     assert cluster.pids("k1", UNIT) == [pid]
 
     os.kill(pid, signal.SIGKILL)

@@ -49,6 +49,12 @@ def test_two_prefill_one_decode_from_start_to_stop(rehearse: Make) -> None:
 
     again = cluster.run("site.yml")
     assert again.rc == 0 and again.changed() == {}
+    # A condition that is decided once shows as skipped on the first host.
+    assert {task: hosts for task, hosts in again.skipped().items() if len(hosts) > 1} == {}
+    verified = cluster.run("site.yml", cmdline="--tags verify")
+    assert verified.rc == 0 and "Verified" in verified.stdout
+    done = {task for tasks in verified.on_hosts().values() for task in tasks}
+    assert not {"Look at what runs", "Wait for the ranks"} & done
 
     before = {
         (h, u): cluster.pids(h, u)
@@ -102,6 +108,12 @@ def test_layerwise_by_one_variable(rehearse: Make) -> None:
 
 def test_prefill_and_decode_on_one_host(rehearse: Make) -> None:
     cluster = rehearse(INVENTORIES / "one_host")
+    for times in range(2):
+        decode = cluster.run("decode.yml")
+        assert decode.rc == 0, decode.stdout
+        assert len(decode.changed()) == 1 - times
+        # It waits, also where nothing was to be started, and for its own role only.
+        assert "decode: 4/4 ranks ready" in decode.stdout and "prefill" not in decode.stdout
     result = cluster.run("site.yml")
     assert result.rc == 0, result.stdout
     assert complete(door(cluster), "qwen3")["choices"][0]["text"]
@@ -323,17 +335,45 @@ def test_two_operators_at_once(rehearse: Make, tmp_path: pathlib.Path) -> None:
     lock.parent.mkdir(parents=True)
     other = {"owner": "ana@bastion (pid 1)", "run_id": "another controller", "since": time.time(), "verb": "site"}
     lock.write_text(json.dumps(other), encoding="utf-8")
-    refused = cluster.run("site.yml")
-    assert refused.rc != 0 and refused.changed() == {}
-    assert (
-        "d1: another run" in refused.messages()
-        and "ana@bastion" in refused.messages()
-        and "lock_force" in refused.messages()
-    )
-    assert not (cluster.state / "hosts/p1/opt/pd_serving/pd/run.lock").exists(), "what was taken is given back"
+    maintenance = tmp_path / "maintenance.yml"
+    maintenance.write_text(yaml.safe_dump(STAND_ALONE, sort_keys=False), encoding="utf-8")
+    for playbook in ("site.yml", "stop.yml", str(maintenance)):
+        refused = cluster.run(playbook)
+        assert refused.rc != 0 and refused.changed() == {}
+        for expected in ("d1: another run", "ana@bastion", "lock_force"):
+            assert expected in refused.messages()
+        done = {task for tasks in refused.on_hosts().values() for task in tasks}
+        assert done == {"Keep other operators' runs away", "Give back what was taken"}
+        assert not (cluster.state / "hosts/p1/opt/pd_serving/pd/run.lock").exists(), "what was taken is given back"
+    assert json.loads(lock.read_text(encoding="utf-8")) == other
+    assert cluster.run("site.yml", cmdline="--check").rc == 0, "who changes nothing is warned only"
     forced = cluster.run("site.yml", lock_force=True)
     assert forced.rc == 0, forced.stdout
     assert not lock.exists()
+    assert cluster.run(str(maintenance)).changed() == {}
+
+
+def test_roles_of_a_playbook_of_ones_own(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    """Their entry point main looks and starts, as the two halves do that our playbooks use."""
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path, decode_hosts=2)))
+    playbook = tmp_path / "own.yml"
+    playbook.write_text(yaml.safe_dump(STAND_ALONE, sort_keys=False), encoding="utf-8")
+    first = cluster.run(str(playbook))
+    assert first.rc == 0 and set(first.changed()) == {"p1", "d1", "d2"}, first.stdout
+    assert complete(door(cluster), "m")["choices"][0]["text"]
+    again = cluster.run(str(playbook))
+    assert again.rc == 0 and again.changed() == {}
+
+
+def test_a_host_that_cannot_be_locked_ends_the_run(rehearse: Make, tmp_path: pathlib.Path) -> None:
+    cluster = rehearse(write(tmp_path, small_inventory(tmp_path)))
+    cluster.run("preflight.yml")
+    (cluster.state / "hosts/d1/opt/pd_serving/pd/run.lock").mkdir(parents=True)
+    for playbook in ("site.yml", "stop.yml"):
+        result = cluster.run(playbook)
+        assert result.rc != 0 and "run.lock" in result.messages()
+        plays = [event["event_data"]["play"] for event in result.events if event["event"] == "playbook_on_play_start"]
+        assert plays == ["Plan", "Lock"]
 
 
 def test_check_mode_on_fresh_hosts_changes_nothing(rehearse: Make, tmp_path: pathlib.Path) -> None:
@@ -542,6 +582,23 @@ def test_a_plan_that_cannot_be_had_as_asked_says_so(tmp_path: pathlib.Path, give
 
 
 # Small clusters -----------------------------------------------------------------------------------------------------
+
+STAND_ALONE = [
+    {"import_playbook": "ascend.pd_serving.plan"},
+    {
+        "hosts": "prefill:decode",
+        "gather_facts": False,
+        "any_errors_fatal": True,
+        "roles": [{"role": "ascend.pd_serving.lock", "lock_verb": "maintenance"}, "ascend.pd_serving.engine"],
+        "post_tasks": [{"import_role": {"name": "ascend.pd_serving.engine", "tasks_from": "gate"}}],
+    },
+    {"hosts": "proxy", "gather_facts": False, "roles": ["ascend.pd_serving.proxy"]},
+    {
+        "hosts": "prefill:decode",
+        "gather_facts": False,
+        "tasks": [{"import_role": {"name": "ascend.pd_serving.lock", "tasks_from": "release"}}],
+    },
+]
 
 
 def small_inventory(folder: pathlib.Path, decode_hosts: int = 1) -> dict[str, t.Any]:
