@@ -27,7 +27,7 @@ _FAILURES = "/failures"
 
 
 class ActionModule(ActionBase):
-    """Polls launch_info on the host; each call waits there until something changes or the poll time is over."""
+    """Polls the units of the host; each call waits there until something changes or the poll time is over."""
 
     TRANSFERS_FILES = False
 
@@ -64,18 +64,24 @@ class ActionModule(ActionBase):
     ) -> dict[str, t.Any]:
         while True:
             left = options["timeout"] - waiting.elapsed
-            answer = self._execute_module(
-                module_name="ascend.pd_serving.launch_info",
+            told = self._execute_module(
+                module_name="ascend.pd_serving.on_host",
                 module_args={
-                    "cluster": slice_["cluster"],
-                    "root": slice_["root"],
-                    "units": [unit["launch"] for unit in waiting.units],
-                    "wait_seconds": max(1, min(options["poll"], int(left))),
+                    "parts": ["units"],
+                    "arguments": {
+                        "units": {
+                            "cluster": slice_["cluster"],
+                            "root": slice_["root"],
+                            "units": [unit["launch"] for unit in waiting.units],
+                            "wait_seconds": max(1, min(options["poll"], int(left))),
+                        }
+                    },
                 },
                 task_vars=variables,
             )
-            if answer.get("failed") or answer.get("unreachable"):
-                return t.cast("dict[str, t.Any]", answer)
+            if told.get("failed") or told.get("unreachable"):
+                return t.cast("dict[str, t.Any]", told)
+            answer = told["answers"]["units"]
             verdict = waiting.look(answer["units"], answer["now"])
             if verdict is not None:
                 return verdict

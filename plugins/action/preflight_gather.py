@@ -15,7 +15,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import port_prob
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import questions, store
 
-MODULE = "ascend.pd_serving.preflight_gather"
+MODULE = "ascend.pd_serving.on_host"
 # What later tasks of the host ask for; everything else stays out of Ansible's variables.
 # ansible_facts: the host's Python, where Ansible had to look for it.
 _KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "ansible_facts")

@@ -23,7 +23,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
 
 MODULE = "ascend.pd_serving.run_lock"
 # What the rest of a run calls, by its verb.
-_LATER = ("ascend.pd_serving.launch_info", "ascend.pd_serving.preflight_gather")
+_LATER = ("ascend.pd_serving.on_host",)
 LATER = {"site": (*_LATER, "ascend.pd_serving.completion_check"), "prefill": _LATER, "decode": _LATER}
 # How many of the other hosts' workers build: more would share the cores of a small controller.
 BUILDERS = 2

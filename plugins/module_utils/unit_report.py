@@ -28,6 +28,30 @@ MOST_MATCHES = 20
 
 _WORST_FIRST = ("unhealthy", "loading", "ready")
 
+OPTIONS: t.Mapping[str, t.Any] = {
+    **units.SITE_OPTIONS,
+    **units.LOG_OPTIONS,
+    "units": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "name": {"type": "str", "required": True},
+            "spec": {"type": "dict"},
+            "files": {"type": "list", "elements": "dict", "default": []},
+        },
+    },
+    "environment": {"type": "dict"},
+    "wait_seconds": {"type": "float", "default": 0},
+    "tail_lines": {"type": "int", "default": 1},
+    "log_pattern": {"type": "str"},
+    "log_marks": {"type": "dict", "default": {}},
+}
+"""Of module launch_info."""
+REQUIRED_IF: t.Sequence[t.Any] = ()
+
+FAULTS = (units.UnitError, OSError)
+"""What answer() raises, each with a message that can be read alone."""
+
 Answers = t.Mapping[str, t.Tuple[str, str]]
 Report = t.Dict[str, t.Any]
 
@@ -221,6 +245,34 @@ def expect(site: units.Site, name: str, spec: t.Any, environ: t.Mapping[str, str
     except launcher.SpecError as error:
         return Expected(launcher.spec_sha256(spec), str(error))
     return Expected(launcher.spec_sha256(spec))
+
+
+def secrets(params: t.Mapping[str, t.Any]) -> set[str]:
+    """What Ansible must not show of the options."""
+    hidden: set[str] = set()
+    units.hide_secrets(hidden, [unit["spec"] for unit in params["units"] or ()])
+    return hidden
+
+
+def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What module launch_info returns."""
+    begun = time.monotonic()
+    site = units.site_of(params)
+    pattern = compile_pattern(params["log_pattern"])
+    watch = Watch(site, _expected(site, params), params["tail_lines"])
+    verdict = watch.wait(params["wait_seconds"])
+    add_matches(watch.reports, pattern, params["log_marks"])
+    waited = round(time.monotonic() - begun, 3)
+    return {"verdict": verdict, "waited_seconds": waited, "now": time.time(), "units": watch.reports}
+
+
+def _expected(site: units.Site, params: t.Mapping[str, t.Any]) -> dict[str, Expected] | None:
+    """What the units are compared with; None when none was named."""
+    entries, environment = params["units"], params["environment"]
+    if entries is None:
+        return None
+    environ = units.launch_environment(environment) if environment is not None else None
+    return {entry["name"]: expect(site, entry["name"], entry["spec"], environ) for entry in entries}
 
 
 class Watch:

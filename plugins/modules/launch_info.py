@@ -188,58 +188,21 @@ units:
           type: dict
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import unit_report, units
-
-
-def expected(module: AnsibleModule, site: units.Site) -> dict[str, unit_report.Expected] | None:
-    """What the units are compared with; None when none was named."""
-    entries, environment = module.params["units"], module.params["environment"]
-    if entries is None:
-        return None
-    look = environment is not None and not module.check_mode
-    environ = units.launch_environment(environment) if look else None
-    return {entry["name"]: unit_report.expect(site, entry["name"], entry["spec"], environ) for entry in entries}
+from ansible_collections.ascend.pd_serving.plugins.module_utils import unit_report
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            **units.SITE_OPTIONS,
-            **units.LOG_OPTIONS,
-            "units": {
-                "type": "list",
-                "elements": "dict",
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "spec": {"type": "dict"},
-                    "files": {"type": "list", "elements": "dict", "default": []},
-                },
-            },
-            "environment": {"type": "dict"},
-            "wait_seconds": {"type": "float", "default": 0},
-            "tail_lines": {"type": "int", "default": 1},
-            "log_pattern": {"type": "str"},
-            "log_marks": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    units.hide_secrets(module.no_log_values, [unit["spec"] for unit in params["units"] or ()])
-    begun = time.monotonic()
+    module = AnsibleModule(argument_spec=dict(unit_report.OPTIONS), supports_check_mode=True)
+    # What is planned need not be there in check mode.
+    params = {**module.params, "environment": None if module.check_mode else module.params["environment"]}
+    module.no_log_values.update(unit_report.secrets(params))
     try:
-        site = units.site_of(params)
-        pattern = unit_report.compile_pattern(params["log_pattern"])
-        watch = unit_report.Watch(site, expected(module, site), params["tail_lines"])
-        verdict = watch.wait(params["wait_seconds"])
-        unit_report.add_matches(watch.reports, pattern, params["log_marks"])
-    except (units.UnitError, OSError) as error:
+        answer = unit_report.answer(params)
+    except unit_report.FAULTS as error:
         module.fail_json(msg=str(error))
-    waited = round(time.monotonic() - begun, 3)
-    module.exit_json(changed=False, verdict=verdict, waited_seconds=waited, now=time.time(), units=watch.reports)
+    module.exit_json(changed=False, **answer)
 
 
 if __name__ == "__main__":

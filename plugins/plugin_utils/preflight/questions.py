@@ -11,7 +11,7 @@ import typing as t
 
 
 def planned(slice_: t.Mapping[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """Options of the modules behind the parts of preflight_gather, by part. *slice_*: the host's part of the plan."""
+    """Options of the modules behind the parts of on_host, by part. *slice_*: the host's part of the plan."""
     place = {"cluster": slice_["cluster"], "root": slice_["root"]}
     tools = {"root": slice_["root"], "environment": slice_["environment"]}
     checks = slice_["checks"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Module preflight_gather on this machine: the answers of the gathering modules, in one execution."""
+"""Module on_host on this machine: the answers of other modules, in one execution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.ascend.pd_serving.plugins.modules import host_check, npu_facts, preflight_gather
+from ansible_collections.ascend.pd_serving.plugins.modules import host_check, launch_info, npu_facts, on_host
 
 OPTIONS = {
     "npu": {"hardware": "a2"},
@@ -47,7 +47,7 @@ def run(module: Any, **args: Any) -> dict[str, Any]:
 def test_answers_are_those_of_the_public_modules(tmp_path: Path) -> None:
     npu = {"hardware": "a2", "chips": [0], "root": str(tmp_path)}
     host = {"cluster": "demo", "root": str(tmp_path), "chips": [0]}
-    told = run(preflight_gather, parts=["npu", "host"], arguments={"npu": npu, "host": host})
+    told = run(on_host, parts=["npu", "host"], arguments={"npu": npu, "host": host})
     assert not told.get("failed") and not told["changed"]
     alone = run(npu_facts, **npu)["npu"]
     for each in (alone, told["answers"]["npu"]):
@@ -63,9 +63,9 @@ def test_answers_are_those_of_the_public_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tools", "other"), [("npu", "host"), ("pings", "probes")])
 def test_what_needs_no_tool_is_asked_while_a_tool_is(monkeypatch: pytest.MonkeyPatch, tools: str, other: str) -> None:
     asked = threading.Event()
-    monkeypatch.setattr(preflight_gather.source(tools), "answer", lambda _options: {"beside": asked.wait(10)})
-    monkeypatch.setattr(preflight_gather.source(other), "answer", lambda _options: asked.set() or {"warnings": ["w"]})
-    told = run(preflight_gather, parts=[tools, other], arguments=OPTIONS)
+    monkeypatch.setattr(on_host.source(tools), "answer", lambda _options: {"beside": asked.wait(10)})
+    monkeypatch.setattr(on_host.source(other), "answer", lambda _options: asked.set() or {"warnings": ["w"]})
+    told = run(on_host, parts=[tools, other], arguments=OPTIONS)
     assert told["answers"] == {tools: {"beside": True}, other: {}} and list(told["spans"]) == [tools, other]
 
 
@@ -77,40 +77,56 @@ def test_listeners_are_started_when_no_thread_runs_any_more(monkeypatch: pytest.
         time.sleep(0.2)
         return {}
 
-    monkeypatch.setattr(preflight_gather.source("npu"), "answer", lambda _options: {})
-    monkeypatch.setattr(preflight_gather.source("host"), "answer", look)
-    monkeypatch.setattr(preflight_gather.source("listen"), "answer", lambda _: {"threads": threading.active_count()})
-    told = run(preflight_gather, parts=["npu", "host", "listen"], arguments=OPTIONS)
+    monkeypatch.setattr(on_host.source("npu"), "answer", lambda _options: {})
+    monkeypatch.setattr(on_host.source("host"), "answer", look)
+    monkeypatch.setattr(on_host.source("listen"), "answer", lambda _: {"threads": threading.active_count()})
+    told = run(on_host, parts=["npu", "host", "listen"], arguments=OPTIONS)
     assert told["answers"]["listen"] == {"threads": before}
 
 
 def test_a_fault_beside_the_tools_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight_gather.source("npu"), "answer", lambda _options: {})
+    monkeypatch.setattr(on_host.source("npu"), "answer", lambda _options: {})
     options = {**OPTIONS, "host": {"cluster": "demo", "models": ["models/m"]}}
-    told = run(preflight_gather, parts=["npu", "host", "listen"], arguments=options)
+    told = run(on_host, parts=["npu", "host", "listen"], arguments=options)
     assert told["failed"] and told["msg"] == "paths must be absolute: models has 'models/m'"
     assert list(told["answers"]) == ["npu"]
 
     def stumble(_options: object) -> None:
         raise KeyError("nobody foresaw this")
 
-    monkeypatch.setattr(preflight_gather.source("host"), "answer", stumble)
+    monkeypatch.setattr(on_host.source("host"), "answer", stumble)
     with pytest.raises(KeyError, match="nobody foresaw this"):
-        run(preflight_gather, parts=["npu", "host", "listen"], arguments=OPTIONS)
+        run(on_host, parts=["npu", "host", "listen"], arguments=OPTIONS)
 
 
 def test_a_part_that_fails_keeps_the_answers_before_it(tmp_path: Path) -> None:
     npu = {"hardware": "a2", "chips": [0], "root": str(tmp_path)}
     listen = {"state": "listen", "cluster": "demo", "root": str(tmp_path), "lifetime": 0}
-    told = run(
-        preflight_gather, parts=["npu", "listen", "done"], arguments={"npu": npu, "listen": listen, "done": listen}
-    )
+    told = run(on_host, parts=["npu", "listen", "done"], arguments={"npu": npu, "listen": listen, "done": listen})
     assert told["failed"] and told["msg"] == "lifetime is 0, it must be 1 to 600"
     assert list(told["answers"]) == ["npu"] and told["elapsed"] >= told["spans"]["npu"][1]
 
 
 def test_options_are_checked_as_the_public_modules_check_them() -> None:
-    told = run(preflight_gather, parts=["npu"], arguments={"npu": {"hardware": "a2", "timeout": "soon"}})
+    told = run(on_host, parts=["npu"], arguments={"npu": {"hardware": "a2", "timeout": "soon"}})
     assert told["failed"] and told["msg"].startswith("npu: ") and "'timeout'" in told["msg"]
-    told = run(preflight_gather, parts=["done"], arguments={"done": {"state": "done"}})
+    told = run(on_host, parts=["done"], arguments={"done": {"state": "done"}})
     assert told["failed"] and "state is done but all of the following are missing: cluster" in told["msg"]
+
+
+def test_units_are_told_of_as_by_launch_info(tmp_path: Path) -> None:
+    spec = {"schema": 1, "unit": "u", "processes": [{"name": "a", "label": "a", "argv": ["true"], "env": {}}]}
+    asked = {"cluster": "demo", "root": str(tmp_path), "units": [{"name": "u", "spec": spec}]}
+    told = run(on_host, parts=["units"], arguments={"units": asked})["answers"]["units"]
+    alone = run(launch_info, **asked)
+    assert told["units"] == alone["units"] and told["verdict"] == alone["verdict"]
+    assert list(told["units"]) == ["u"] and not told["units"]["u"]["deployed"]
+
+
+def test_secrets_of_units_are_not_shown(tmp_path: Path) -> None:
+    process = {"name": "a", "label": "a", "argv": ["true"], "env": {"VLLM_API_KEY": "not-for-anybody-else"}}
+    spec = {"schema": 1, "unit": "u", "processes": [process]}
+    asked = {"cluster": "demo", "root": str(tmp_path), "units": [{"name": "u", "spec": spec}]}
+    told = run(on_host, parts=["units"], arguments={"units": asked})
+    assert told["invocation"]["module_args"]["arguments"]["units"]["cluster"] == "demo"
+    assert "not-for-anybody-else" not in json.dumps(told)
