@@ -19,51 +19,67 @@ import typing as t
 from ansible import constants
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, run_lock, sites
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import small_script
 
 MODULE = "ascend.pd_serving.run_lock"
 # What the rest of a run calls, by its verb.
 _LATER = ("ascend.pd_serving.on_host",)
 LATER = {"site": (*_LATER, "ascend.pd_serving.completion_check"), "prefill": _LATER, "decode": _LATER}
-# How many of the other hosts' workers build: more would share the cores of a small controller.
-BUILDERS = 2
 _RUN_ID = re.compile(r"([0-9a-f]{16})\.([0-9]{1,9})\.([0-9]+)\Z")
 
 
 class ActionModule(ActionBase):
-    """Calls the module, and once more when the lock turns out to be one of a run that has ended."""
+    """Asks the host, and once more when the lock turns out to be one of a run that has ended."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
-        self._build_ahead(task_vars or {})
+        variables = task_vars or {}
+        _spec, arguments = self.validate_argument_spec(dict(run_lock.OPTIONS))
         # A task is run by a worker process of its own; its parent is the run.
         pid = os.getppid()
-        arguments = dict(self._task.args)
-        arguments["owner"] = arguments.get("owner") or owner(pid)
-        arguments["run_id"] = arguments.get("run_id") or run_id(pid)
-        answer = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars)
+        arguments["owner"] = arguments["owner"] or owner(pid)
+        arguments["run_id"] = arguments["run_id"] or run_id(pid)
+        answer = self._ask(arguments, variables)
         if answer.get("action") == "refused" and has_ended(answer["holder"]["run_id"]):
             arguments["ended_run"] = answer["holder"]["run_id"]
-            answer = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars)
+            answer = self._ask(arguments, variables)
         result.update(answer)
+        self._build_ahead(variables)
         return result
 
-    def _build_ahead(self, task_vars: dict[str, t.Any]) -> None:
-        """Build what is called later while another host's worker builds this module, which all wait for.
+    def _ask(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+        """By a command without a module; where that gives no answer, the module does it, or says why it cannot."""
+        given = self._templar.template(task_vars.get("ansible_python_interpreter", ""))
+        # Where Ansible would have to look for it, the usual one may do.
+        python = given if isinstance(given, str) and given.startswith("/") else "python3"
+        words = {**arguments, "check_mode": bool(self._task.check_mode)}
+        told = small_script.answered(
+            self._low_level_execute_command(small_script.command(python, [sites, run_lock], words))
+        )
+        if told is None:
+            return t.cast(
+                "dict[str, t.Any]",
+                self._execute_module(module_name=MODULE, module_args=arguments, task_vars=task_vars),
+            )
+        if told.get("note"):
+            told["warnings"] = [told["note"]]
+        return told
 
-        A build takes a core for 0.2 seconds, once per module and run; one after the other they add up.
+    def _build_ahead(self, task_vars: dict[str, t.Any]) -> None:
+        """Build what the run calls later, each module in another host's worker: all hosts would wait for it then.
+
+        A build takes a core for 0.2 seconds, once per module and run.
         """
         later = LATER.get(self._task.args.get("verb", ""), ())
         if not later:
             return
         hosts = task_vars["ansible_play_hosts"]
         place = hosts.index(task_vars["inventory_hostname"])
-        builders = min(len(hosts) - 1, BUILDERS)
-        if 1 <= place <= builders:
-            for module in later[place - 1 :: builders]:
-                self._configure_module(module_name=module, module_args={}, task_vars=task_vars)
+        if place < len(later):
+            self._configure_module(module_name=later[place], module_args={}, task_vars=task_vars)
 
 
 def owner(pid: int) -> str:

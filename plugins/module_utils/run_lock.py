@@ -22,6 +22,19 @@ LOCK_FILE = "run.lock"
 
 UNKNOWN = "somebody"
 
+_TEXT = {"type": "str", "default": ""}
+OPTIONS: t.Mapping[str, t.Any] = {
+    "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
+    **sites.SITE_OPTIONS,
+    "verb": _TEXT,
+    "owner": _TEXT,
+    "run_id": _TEXT,
+    "ended_run": _TEXT,
+    "max_age_seconds": {"type": "int", "default": 7200},
+    "force": {"type": "bool", "default": False},
+}
+"""Of module run_lock."""
+
 LATEST = 1e11
 """No clock shows later seconds than these; in a file that somebody wrote by hand there may be anything."""
 
@@ -68,6 +81,29 @@ class Outcome:
     def refused(self) -> bool:
         """Whether another run has it."""
         return self.action == "refused"
+
+
+def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """What module run_lock returns, failures among it. *params*: its options, and check_mode."""
+    write = not params["check_mode"]
+    try:
+        if not params["run_id"]:
+            raise sites.UnitError("run_id must not be empty")
+        site = sites.site_of(params)
+        if params["state"] == "released":
+            outcome = release(site, params["run_id"], time.time(), write)
+        else:
+            wanted = new_holder(params["owner"] or UNKNOWN, params["run_id"], params["verb"])
+            outcome = take(site, wanted, params["max_age_seconds"], params["force"], params["ended_run"], write)
+    except (sites.UnitError, OSError) as error:
+        return {"failed": True, "msg": str(error)}
+    now = time.time()
+    holder = None if outcome.holder is None else outcome.holder.report(now)
+    result = {"changed": False, "action": outcome.action, "holder": holder}
+    if outcome.refused and outcome.holder is not None:
+        said = refusal(site, outcome.holder, now, params["max_age_seconds"])
+        return {**result, "note": said} if params["check_mode"] else {**result, "failed": True, "msg": said}
+    return {**result, "note": outcome.note}
 
 
 def lock_path(site: sites.Site) -> str:

@@ -115,56 +115,19 @@ holder:
       type: float
 """
 
-import time
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock, sites
-
-
-def act(params: t.Mapping[str, t.Any], site: sites.Site, write: bool) -> run_lock.Outcome:
-    """Take the lock or give it back."""
-    if not params["run_id"]:
-        raise sites.UnitError("run_id must not be empty")
-    if params["state"] == "released":
-        return run_lock.release(site, params["run_id"], time.time(), write)
-    wanted = run_lock.new_holder(params["owner"] or run_lock.UNKNOWN, params["run_id"], params["verb"])
-    return run_lock.take(site, wanted, params["max_age_seconds"], params["force"], params["ended_run"], write)
+from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock
 
 
 def main() -> None:
-    text = {"type": "str", "default": ""}
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
-            **sites.SITE_OPTIONS,
-            "verb": text,
-            "owner": text,
-            "run_id": text,
-            "ended_run": text,
-            "max_age_seconds": {"type": "int", "default": 7200},
-            "force": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    try:
-        site = sites.site_of(params)
-        outcome = act(params, site, not module.check_mode)
-    except (sites.UnitError, OSError) as error:
-        module.fail_json(msg=str(error))
-    now = time.time()
-    holder = None if outcome.holder is None else outcome.holder.report(now)
-    result = {"changed": False, "action": outcome.action, "holder": holder}
-    note = outcome.note
-    if outcome.refused and outcome.holder is not None:
-        note = run_lock.refusal(site, outcome.holder, now, params["max_age_seconds"])
-        if not module.check_mode:
-            module.fail_json(msg=note, **result)
-    if note:
-        module.warn(note)
-    module.exit_json(note=note, **result)
+    module = AnsibleModule(argument_spec=dict(run_lock.OPTIONS), supports_check_mode=True)
+    told = run_lock.answer({**module.params, "check_mode": module.check_mode})
+    if told.get("failed"):
+        module.fail_json(**told)
+    if told["note"]:
+        module.warn(told["note"])
+    module.exit_json(**told)
 
 
 if __name__ == "__main__":

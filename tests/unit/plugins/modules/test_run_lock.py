@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -166,3 +167,27 @@ def test_a_run_that_was_broken_off_does_not_keep_the_next_one_out(tmp_path: Path
     assert one["note"].startswith("took over the lock of a run that has ended: alice@ctl (upgrade), since ")
     assert one["holder"]["run_id"] == two["holder"]["run_id"]
     assert one["holder"]["owner"].startswith(f"{getpass.getuser()}@{socket.gethostname()} (pid ")
+
+
+@pytest.mark.parametrize(("python", "modules"), [(sys.executable, 0), ("/nonexistent/python3", 1)])
+def test_the_module_is_there_where_a_command_gives_no_answer(tmp_path: Path, python: str, modules: int) -> None:
+    called: list[dict[str, Any]] = []
+
+    class Action(action.ActionModule):
+        def _low_level_execute_command(self, cmd: str, **_more: Any) -> dict[str, Any]:
+            done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, text=True, check=False, timeout=30)
+            return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+        def _execute_module(self, **what: Any) -> dict[str, Any]:
+            called.append(what["module_args"])
+            given = {name: value for name, value in what["module_args"].items() if name not in ("root", "cluster")}
+            return call(tmp_path, **given)
+
+    task = mock.MagicMock(async_val=0, environment=None, check_mode=False)
+    task.args = {"cluster": "demo", "root": str(tmp_path)}
+    templar = mock.MagicMock()
+    templar.template = lambda value: value
+    doing = Action(task, mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), templar, mock.MagicMock())
+    told = doing.run(task_vars={"ansible_python_interpreter": python, "inventory_hostname": "p1"})
+    assert (told["action"], len(called)) == ("taken", modules)
+    assert lock_file(tmp_path).exists()

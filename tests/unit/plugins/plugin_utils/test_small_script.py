@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""A function of module_utils, run by a bare Python: same answer as in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock, sites
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import small_script
+
+ARGUMENTS = {
+    "cluster": "demo",
+    "state": "taken",
+    "verb": "site",
+    "run_id": "a",
+    "ended_run": "",
+    "max_age_seconds": 7200,
+    "force": False,
+    "check_mode": False,
+}
+
+
+def run(root: Path, python: str = sys.executable, **changes: Any) -> dict[str, Any] | None:
+    arguments = {**ARGUMENTS, "root": str(root), "owner": 'o\'hara $HOME `id` \\ "x"', **changes}
+    line = small_script.command(python, [sites, run_lock], arguments)
+    assert len(line) < 20000, "far below what a command line may hold"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=30)
+    return small_script.answered({"rc": done.returncode, "stdout": done.stdout})
+
+
+def test_it_does_and_says_what_the_function_does(tmp_path: Path) -> None:
+    taken = run(tmp_path)
+    assert taken is not None
+    assert (taken["action"], taken["holder"]["owner"]) == ("taken", 'o\'hara $HOME `id` \\ "x"')
+    assert (tmp_path / "opt/pd_serving/demo/run.lock").exists()
+    refused = run(tmp_path, run_id="b")
+    here = run_lock.answer({**ARGUMENTS, "root": str(tmp_path), "run_id": "b", "owner": "x"})
+    assert refused is not None and refused["failed"] and refused["action"] == here["action"] == "refused"
+
+
+def test_a_failure_of_its_own_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "opt").write_text("")
+    told = run(tmp_path)
+    assert told is not None and told["failed"] and "Not a directory" in told["msg"]
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/python3", "/bin/false", "/bin/true"])
+def test_no_python_no_answer(tmp_path: Path, python: str) -> None:
+    assert run(tmp_path, python) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"rc": 0, "stdout": '{"a": 1}\n'}, {"a": 1}),
+        ({"rc": 0, "stdout": 'Welcome to p1\n{"a": 1}\n\n'}, {"a": 1}),
+        ({"rc": 1, "stdout": '{"a": 1}'}, None),
+        ({"rc": 0, "stdout": ""}, None),
+        ({"rc": 0, "stdout": "[1]"}, None),
+        ({"rc": 0, "stdout": '{"a":'}, None),
+        ({}, None),
+    ],
+)
+def test_what_counts_as_an_answer(result: dict[str, Any], answer: dict[str, Any] | None) -> None:
+    assert small_script.answered(result) == answer
