@@ -11,15 +11,26 @@ import typing as t
 from ansible import constants
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import port_probe
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import questions, store
+from ansible_collections.ascend.pd_serving.plugins.module_utils import (
+    argument_check,
+    port_probe,
+    procfs,
+    questions,
+    sites,
+)
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, pings, tool
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices, small_script
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import asked, store
 
 MODULE = "ascend.pd_serving.on_host"
 # What later tasks of the host ask for; everything else stays out of Ansible's variables.
 # ansible_facts: the host's Python, where Ansible had to look for it.
 _KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "ansible_facts")
 _KEPT_OF_HOST = ("docker", "prepare")
+
+# What is asked by a command of some 30 KB; each module after what it imports.
+SMALL = ("pings", "probes")
+SMALL_MODULES = (sites, answers, hccn, tool, pings, procfs, port_probe, questions)
 
 Answer = dict[str, t.Any]
 
@@ -43,14 +54,14 @@ class ActionModule(ActionBase):
         kept = store.Store(constants.DEFAULT_LOCAL_TMP)
         wanted = {part: kept.wanted(part, host) for part in options["parts"]}
         slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host)
-        planned = questions.planned(slice_) if slice_ is not None else {}
+        planned = asked.planned(slice_) if slice_ is not None else {}
         arguments = {
             part: {**(options["arguments"].get(part) or {}), **planned.get(part, {}), **chosen}
             for part, chosen in wanted.items()
             if chosen is not None
         }
-        listening = kept.read("listen", host) if "done" in arguments else None
-        if listening is not None and not listening["listeners"]:
+        listening = kept.read("listen", host)
+        if "done" in arguments and listening is not None and not listening["listeners"]:
             # Such as a host whose ports a live cluster holds.
             del arguments["done"]
         if not arguments:
@@ -58,17 +69,13 @@ class ActionModule(ActionBase):
             return result
         if list(arguments) == ["done"] and listening is not None and self._end(listening, arguments["done"]["run"]):
             return result
+        chosen = {
+            part: {name: value for name, value in given.items() if value is not None}
+            for part, given in arguments.items()
+        }
         before = time.time()
-        told = self._execute_module(
-            module_name=MODULE,
-            module_args={
-                "parts": list(arguments),
-                "arguments": {
-                    part: {name: value for name, value in given.items() if value is not None}
-                    for part, given in arguments.items()
-                },
-            },
-            task_vars=variables,
+        told = self._ask_small(chosen, listening, variables) or self._execute_module(
+            module_name=MODULE, module_args={"parts": list(chosen), "arguments": chosen}, task_vars=variables
         )
         after = time.time()
         for part, answer in told.get("answers", {}).items():
@@ -79,6 +86,20 @@ class ActionModule(ActionBase):
         about = told.get("answers", {}).get("host", {})
         result.update({key: about[key] for key in _KEPT_OF_HOST if key in about})
         return result
+
+    def _ask_small(self, chosen: Answer, listening: Answer | None, task_vars: Answer) -> Answer | None:
+        """What needs no module; None where it does, or where a command gives no answer."""
+        if not set(chosen) <= set(SMALL):
+            return None
+        checked = {part: argument_check.check(questions.source(part), given) for part, given in chosen.items()}
+        if any(wrong is not None for _given, wrong in checked.values()):
+            return None  # the module says what
+        python = (listening or {}).get("python") or small_script.interpreter(self._templar, task_vars)
+        words = {"parts": list(chosen), "arguments": {part: given for part, (given, _wrong) in checked.items()}}
+        command = small_script.command(python, SMALL_MODULES, words)
+        if len(command) > small_script.LONGEST:
+            return None
+        return small_script.answered(self._low_level_execute_command(command))
 
     def _end(self, listening: Answer, run: str) -> bool:
         """Whether this run's listeners of a host have ended. A module takes ten times as long, to start alone."""

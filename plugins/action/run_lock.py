@@ -52,9 +52,7 @@ class ActionModule(ActionBase):
 
     def _ask(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """By a command without a module; where that gives no answer, the module does it, or says why it cannot."""
-        given = self._templar.template(task_vars.get("ansible_python_interpreter", ""))
-        # Where Ansible would have to look for it, the usual one may do.
-        python = given if isinstance(given, str) and given.startswith("/") else "python3"
+        python = small_script.interpreter(self._templar, task_vars)
         words = {**arguments, "check_mode": bool(self._task.check_mode)}
         told = small_script.answered(
             self._low_level_execute_command(small_script.command(python, [sites, run_lock], words))

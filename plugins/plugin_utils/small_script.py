@@ -33,16 +33,27 @@ print(json.dumps(last.answer(json.loads(sys.argv[2]))))
 """
 
 
+LONGEST = 60000
+"""Of a command: the kernel takes 128 KiB in one word, and a shell within sudo's puts quotes around quotes."""
+
+
+def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str:
+    """The host's Python where the inventory says it; where Ansible would have to look for it, the usual one may do."""
+    given = templar.template(task_vars.get("ansible_python_interpreter", ""))
+    return given if isinstance(given, str) and given.startswith("/") else "python3"
+
+
 def command(python: str, modules: t.Sequence[types.ModuleType], arguments: t.Mapping[str, t.Any]) -> str:
     """A shell command. *modules*, of the standard library alone besides one another, each after what it imports.
 
     It prints, as JSON, what answer(*arguments*) of the last of them returns.
     """
-    package = modules[-1].__name__.rpartition(".")[0]
-    above = package.split(".")
-    sources = [(".".join(above[: count + 1]), "") for count in range(len(above))]
-    sources += [(one.__name__, pathlib.Path(str(one.__file__)).read_text(encoding="utf-8")) for one in modules]
-    packed = base64.b64encode(zlib.compress(json.dumps(sources).encode())).decode()
+    sources: dict[str, str] = {}
+    for one in modules:
+        above = one.__name__.split(".")[:-1]
+        sources.update({".".join(above[: count + 1]): "" for count in range(len(above))})
+        sources[one.__name__] = pathlib.Path(str(one.__file__)).read_text(encoding="utf-8")
+    packed = base64.b64encode(zlib.compress(json.dumps(list(sources.items())).encode())).decode()
     # Without site packages and the user's settings, of which it needs none.
     return shlex.join([python, "-SE", "-c", _SCRIPT, packed, json.dumps(arguments)])
 

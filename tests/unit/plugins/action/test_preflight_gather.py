@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Controller side of preflight_gather: how listeners are ended, and where there is nothing to end."""
+"""Controller side of preflight_gather: what is done without a module, and where there is nothing to do."""
 
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,14 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import
 
 
 class Action(preflight_gather.ActionModule):
-    """The task "End the listeners" on host p1: what it lets the host do."""
+    """A task on host p1, by itself "End the listeners": what it lets the host do."""
 
-    def __init__(self) -> None:
+    def __init__(self, *parts: str, **arguments: dict[str, Any]) -> None:
         task = mock.MagicMock(async_val=0, environment=None)
-        task.args = {"parts": ["done"], "arguments": {"done": {"cluster": "demo"}}}
-        super().__init__(task, mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock())
+        task.args = {"parts": list(parts or ("done",)), "arguments": arguments or {"done": {"cluster": "demo"}}}
+        templar = mock.MagicMock()
+        templar.template = lambda value: value
+        super().__init__(task, mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), templar, mock.MagicMock())
         self.modules: list[dict[str, Any]] = []
         self.commands: list[list[str]] = []
 
@@ -36,7 +39,12 @@ class Action(preflight_gather.ActionModule):
 
     def _execute_module(self, **what: Any) -> dict[str, Any]:
         self.modules.append(what["module_args"])
-        return {"answers": {"done": {"ended": 1}}, "spans": {"done": (0, 0)}, "elapsed": 0}
+        parts = what["module_args"]["parts"]
+        return {
+            "answers": {part: {"probes": []} for part in parts},
+            "spans": dict.fromkeys(parts, (0, 0)),
+            "elapsed": 0,
+        }
 
     def end(self) -> dict[str, Any]:
         return self.run(task_vars={"inventory_hostname": "p1"})
@@ -81,3 +89,41 @@ def test_a_host_that_never_said_what_it_started_is_asked(kept: store.Store) -> N
     action.end()
     assert (action.commands, len(action.modules)) == ([], 1)
     assert kept.read("listen", "p1") is None
+
+
+PROBES = [{"to": "d1", "address": "127.85.1.2", "port": 20998}]
+
+
+def choose(kept: store.Store, python: str, probes: list[dict[str, Any]]) -> None:
+    kept.write("listen", "p1", {"listeners": [], "python": python})
+    kept.want("pings", "p1", {"pings": []})
+    kept.want("probes", "p1", {"state": "probe", "probes": probes})
+
+
+def test_others_are_asked_without_a_module(kept: store.Store, tmp_path: Path) -> None:
+    choose(kept, sys.executable, PROBES)
+    action = Action("pings", "probes", pings={"root": str(tmp_path), "timeout": 5})
+    with socket.create_server(("127.85.1.2", 20998)):
+        told = action.end()
+    assert not told.get("failed") and not told["changed"], told
+    assert (len(action.commands), action.modules) == (1, [])
+    assert [one["state"] for one in kept.read("probes", "p1")] == ["open"]
+    assert kept.read("pings", "p1")["pings"] == []
+
+
+@pytest.mark.parametrize(
+    ("python", "probes"), [("/nonexistent/python3", 1), (sys.executable, 2000)], ids=["no_python", "too_long"]
+)
+def test_where_a_command_will_not_do_the_module_asks(kept: store.Store, python: str, probes: int) -> None:
+    choose(kept, python, PROBES * probes)
+    action = Action("pings", "probes", pings={"timeout": 5})
+    assert not action.end().get("failed")
+    assert len(action.modules) == 1
+    assert len(action.modules[0]["arguments"]["probes"]["probes"]) == probes
+
+
+def test_arguments_that_are_wrong_are_the_modules_to_refuse(kept: store.Store) -> None:
+    choose(kept, sys.executable, [{"to": "d1", "address": "127.85.1.2", "port": "http"}])
+    action = Action("pings", "probes")
+    action.end()
+    assert (action.commands, len(action.modules)) == ([], 1)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import questions
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check, launch_info, npu_facts, on_host
 
 OPTIONS = {
@@ -63,8 +64,8 @@ def test_answers_are_those_of_the_public_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tools", "other"), [("npu", "host"), ("pings", "probes")])
 def test_what_needs_no_tool_is_asked_while_a_tool_is(monkeypatch: pytest.MonkeyPatch, tools: str, other: str) -> None:
     asked = threading.Event()
-    monkeypatch.setattr(on_host.source(tools), "answer", lambda _options: {"beside": asked.wait(10)})
-    monkeypatch.setattr(on_host.source(other), "answer", lambda _options: asked.set() or {"warnings": ["w"]})
+    monkeypatch.setattr(questions.source(tools), "answer", lambda _options: {"beside": asked.wait(10)})
+    monkeypatch.setattr(questions.source(other), "answer", lambda _options: asked.set() or {"warnings": ["w"]})
     told = run(on_host, parts=[tools, other], arguments=OPTIONS)
     assert told["answers"] == {tools: {"beside": True}, other: {}} and list(told["spans"]) == [tools, other]
 
@@ -77,15 +78,15 @@ def test_listeners_are_started_when_no_thread_runs_any_more(monkeypatch: pytest.
         time.sleep(0.2)
         return {}
 
-    monkeypatch.setattr(on_host.source("npu"), "answer", lambda _options: {})
-    monkeypatch.setattr(on_host.source("host"), "answer", look)
-    monkeypatch.setattr(on_host.source("listen"), "answer", lambda _: {"threads": threading.active_count()})
+    monkeypatch.setattr(questions.source("npu"), "answer", lambda _options: {})
+    monkeypatch.setattr(questions.source("host"), "answer", look)
+    monkeypatch.setattr(questions.source("listen"), "answer", lambda _: {"threads": threading.active_count()})
     told = run(on_host, parts=["npu", "host", "listen"], arguments=OPTIONS)
     assert told["answers"]["listen"] == {"threads": before}
 
 
 def test_a_fault_beside_the_tools_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_host.source("npu"), "answer", lambda _options: {})
+    monkeypatch.setattr(questions.source("npu"), "answer", lambda _options: {})
     options = {**OPTIONS, "host": {"cluster": "demo", "models": ["models/m"]}}
     told = run(on_host, parts=["npu", "host", "listen"], arguments=options)
     assert told["failed"] and told["msg"] == "paths must be absolute: models has 'models/m'"
@@ -94,7 +95,7 @@ def test_a_fault_beside_the_tools_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     def stumble(_options: object) -> None:
         raise KeyError("nobody foresaw this")
 
-    monkeypatch.setattr(on_host.source("host"), "answer", stumble)
+    monkeypatch.setattr(questions.source("host"), "answer", stumble)
     with pytest.raises(KeyError, match="nobody foresaw this"):
         run(on_host, parts=["npu", "host", "listen"], arguments=OPTIONS)
 

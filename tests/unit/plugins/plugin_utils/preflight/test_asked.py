@@ -9,7 +9,7 @@ import typing as t
 from ansible_collections.ascend.pd_serving.plugins.module_utils import host_look, port_probe
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import facts, pings
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import questions
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import asked
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import base, planned
 
 SOURCES: dict[str, t.Any] = {
@@ -23,13 +23,13 @@ SOURCES: dict[str, t.Any] = {
 
 
 def questions_to(host: str, **changes: t.Any) -> dict[str, dict[str, t.Any]]:
-    return questions.planned(slices.host_slices(planned(base(**changes)), {})[host])
+    return asked.planned(slices.host_slices(planned(base(**changes)), {})[host])
 
 
 def test_every_word_is_an_option_of_the_part_that_gets_it() -> None:
-    asked = questions_to("p1")
-    assert set(asked) == set(SOURCES)
-    for part, arguments in asked.items():
+    arguments_of = questions_to("p1")
+    assert set(arguments_of) == set(SOURCES)
+    for part, arguments in arguments_of.items():
         assert set(arguments) <= set(SOURCES[part].OPTIONS), part
 
 
