@@ -99,13 +99,13 @@ class ActionModule(ActionBase):
         command = small_script.command(python, SMALL_MODULES, words)
         if len(command) > small_script.LONGEST:
             return None
-        return small_script.answered(self._low_level_execute_command(command))
+        return small_script.ask(self, command)
 
     def _end(self, listening: Answer, run: str) -> bool:
         """Whether this run's listeners of a host have ended. A module takes ten times as long, to start alone."""
         if not listening["python"]:
             return False
-        # Without site packages and the user's settings, of which it needs none.
-        words = [listening["python"], "-SE", "-c", port_probe.END_SCRIPT, port_probe.done_line(run)]
+        # Isolated: nothing of the current folder, the environment, the user or site packages comes in between.
+        words = [listening["python"], "-IS", "-c", port_probe.END_SCRIPT, port_probe.done_line(run)]
         told = self._low_level_execute_command(shlex.join([*words, *listening["listeners"]]))
         return bool(told["rc"] == 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Decide once, over what launch_info found on all hosts, which units start, and tell why."""
+"""Decide once, over what was found on all hosts, which units start, and tell why."""
 
 from __future__ import annotations
 

@@ -48,15 +48,16 @@ class ActionModule(ActionBase):
             answer = self._ask(arguments, variables)
         result.update(answer)
         self._build_ahead(variables)
+        if self._discovered_interpreter_key:
+            # Else the next task would look for it once more.
+            result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
 
     def _ask(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """By a command without a module; where that gives no answer, the module does it, or says why it cannot."""
         python = small_script.interpreter(self._templar, task_vars)
         words = {**arguments, "check_mode": bool(self._task.check_mode)}
-        told = small_script.answered(
-            self._low_level_execute_command(small_script.command(python, [sites, run_lock], words))
-        )
+        told = small_script.ask(self, small_script.command(python, [sites, run_lock], words))
         if told is None:
             return t.cast(
                 "dict[str, t.Any]",
@@ -68,6 +69,8 @@ class ActionModule(ActionBase):
 
     def _build_ahead(self, task_vars: dict[str, t.Any]) -> None:
         """Build what the run calls later, each module in another host's worker: all hosts would wait for it then.
+
+        With one host only the first, since nothing is won by the rest.
 
         A build takes a core for 0.2 seconds, once per module and run.
         """

@@ -162,7 +162,7 @@ def hccn_faults(chips: t.Mapping[str, t.Any]) -> list[str]:
     faults = []
     owner: dict[str, str] = {}
     for chip, values in chips.items():
-        if not str(chip).isdigit():
+        if not re.fullmatch("[0-9]+", str(chip)):
             faults.append(f"{chip!r} is no physical id of a chip")
         if not isinstance(values, dict) or not {"address", "netmask"} <= set(values):
             faults.append(f"chip {chip}: give at least address and netmask")

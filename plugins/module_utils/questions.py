@@ -56,7 +56,6 @@ class Question:
         self._error: BaseException | None = None
         self.answer: dict[str, t.Any] = {}
         self.fault: str | None = None
-        self.secrets: set[str] = set()
         self.span = (0.0, 0.0)
 
     def start(self) -> None:
@@ -86,8 +85,6 @@ class Question:
         if wrong is not None:
             self.fault = f"{self._part}: {wrong}"
             return
-        if self._part == "units":
-            self.secrets = asked.secrets(arguments)
         try:
             self.answer = asked.answer(arguments)
         except asked.FAULTS as error:
@@ -97,12 +94,11 @@ class Question:
 
 @dataclasses.dataclass
 class Told:
-    """What came of it. Of parts behind a *fault* nothing is told. *secrets*: what must not be shown of the arguments."""
+    """What came of it. Of parts behind a *fault* nothing is told."""
 
     answers: dict[str, dict[str, t.Any]]
     spans: dict[str, tuple[float, float]]
     warnings: list[str]
-    secrets: set[str]
     fault: str | None = None
     elapsed: float = 0.0
 
@@ -118,10 +114,9 @@ def ask(parts: t.Sequence[str], arguments: t.Mapping[str, Arguments], check: Che
         for part in aside:
             source(BESIDE[part])  # first, since two that compile at once both take twice as long
             questions[part].start()
-    told = Told({}, {}, [], set())
+    told = Told({}, {}, [])
     for part, question in questions.items():
         question.finish()
-        told.secrets |= question.secrets
         if question.fault is not None:
             told.fault = question.fault
             break

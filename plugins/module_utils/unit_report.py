@@ -247,10 +247,12 @@ def expect(site: units.Site, name: str, spec: t.Any, environ: t.Mapping[str, str
     return Expected(launcher.spec_sha256(spec))
 
 
-def secrets(params: t.Mapping[str, t.Any]) -> set[str]:
-    """What Ansible must not show of the options."""
+def secrets(params: t.Any) -> set[str]:
+    """What Ansible must not show of the options, also of impossible ones."""
+    given = params.get("units") if isinstance(params, dict) else None
+    entries = given if isinstance(given, list) else []
     hidden: set[str] = set()
-    units.hide_secrets(hidden, [unit["spec"] for unit in params["units"] or ()])
+    units.hide_secrets(hidden, [entry["spec"] for entry in entries if isinstance(entry, dict) and entry.get("spec")])
     return hidden
 
 

@@ -186,12 +186,12 @@ def foreign_listener(observed: Observed, address: str, port: int) -> str | None:
         one for one in procfs.listeners() if one.port == port and (one.wildcard or one.address == address)
     ]  # none: it has gone since it answered
     inodes = {one.inode for one in found}
-    if any(inodes & procfs.sockets_of(pid) for pid in _pids(observed)):
+    if not found or any(inodes & procfs.sockets_of(pid) for pid in _pids(observed)):
         return None
     owners = procfs.socket_owners(inodes)
     if not owners and runs_elsewhere(observed):
         return None
-    return ", ".join(f"{one} ({_name_owner(owners.get(one.inode))})" for one in found) or "nobody any more"
+    return ", ".join(f"{one} ({_name_owner(owners.get(one.inode))})" for one in found)
 
 
 def _pids(observed: Observed) -> set[int]:

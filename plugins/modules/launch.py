@@ -140,7 +140,7 @@ units:
     action:
       description:
         - One of V(started), V(restarted), V(stopped), V(written), V(unchanged), V(kept), V(absent).
-        - V(stopped) is also a unit that had ended by itself; its state then says that it is down by order.
+        - V(stopped) is also a unit that had ended by itself or was never started; its state then says that it is down by order.
         - V(kept) is a unit that runs with another spec than the one that should have been written.
       type: str
     reason:

@@ -70,8 +70,10 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if "units" in module.params["parts"]:
+        # First: arguments are shown whatever becomes of them.
+        module.no_log_values.update(questions.source("units").secrets(module.params["arguments"].get("units")))
     told = questions.ask(module.params["parts"], module.params["arguments"], argument_check.check)
-    module.no_log_values.update(told.secrets)
     for warning in told.warnings:
         module.warn(warning)
     result = {"changed": False, "answers": told.answers, "spans": told.spans, "elapsed": told.elapsed}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import typing as t
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def _hccn_conf(host: str, value: t.Any, own_chips: t.Any, chips_per_node: int) -
     chips = check_type_dict(value)  # a command line may give it as JSON in a text
     count = own_chips if isinstance(own_chips, int) else chips_per_node
     faults = npu_files.hccn_faults(chips)
-    beyond = sorted(int(chip) for chip in chips if chip.isdigit() and int(chip) >= count)
+    beyond = sorted(int(chip) for chip in chips if re.fullmatch("[0-9]+", chip) and int(chip) >= count)
     if beyond:
         named = ", ".join(map(str, beyond))
         faults.append(f"chip {named} is not there: the host has {count} chips (0-{count - 1})")

@@ -38,9 +38,13 @@ LONGEST = 60000
 
 
 def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str:
-    """The host's Python where the inventory says it; where Ansible would have to look for it, the usual one may do."""
+    """The host's Python where the inventory or an earlier task says it; else the usual one may do."""
     given = templar.template(task_vars.get("ansible_python_interpreter", ""))
-    return given if isinstance(given, str) and given.startswith("/") else "python3"
+    found = (task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python", "")
+    for path in (given, found):
+        if isinstance(path, str) and path.startswith("/") and " " not in path:
+            return path
+    return "python3"
 
 
 def command(python: str, modules: t.Sequence[types.ModuleType], arguments: t.Mapping[str, t.Any]) -> str:
@@ -54,8 +58,19 @@ def command(python: str, modules: t.Sequence[types.ModuleType], arguments: t.Map
         sources.update({".".join(above[: count + 1]): "" for count in range(len(above))})
         sources[one.__name__] = pathlib.Path(str(one.__file__)).read_text(encoding="utf-8")
     packed = base64.b64encode(zlib.compress(json.dumps(list(sources.items())).encode())).decode()
-    # Without site packages and the user's settings, of which it needs none.
-    return shlex.join([python, "-SE", "-c", _SCRIPT, packed, json.dumps(arguments)])
+    # Isolated: nothing of the current folder, the environment, the user or site packages comes in between.
+    return shlex.join([python, "-IS", "-c", _SCRIPT, packed, json.dumps(arguments)])
+
+
+def ask(action: t.Any, line: str) -> dict[str, t.Any] | None:
+    """Let the host of an action plugin run the command; None, and the reason with -vvv, where that gives no answer."""
+    result = action._low_level_execute_command(line)
+    told = answered(result)
+    if told is None:
+        action._display.vvv(
+            f"no answer without a module (exit code {result.get('rc')}): {str(result.get('stderr') or '').strip()[-500:]}"
+        )
+    return told
 
 
 def answered(result: t.Mapping[str, t.Any]) -> dict[str, t.Any] | None:

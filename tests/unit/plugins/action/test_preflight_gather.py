@@ -112,13 +112,15 @@ def test_others_are_asked_without_a_module(kept: store.Store, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("python", "probes"), [("/nonexistent/python3", 1), (sys.executable, 2000)], ids=["no_python", "too_long"]
+    ("python", "probes", "tried"),
+    [("/nonexistent/python3", 1, 1), (sys.executable, 2000, 0)],
+    ids=["no_python", "too_long"],
 )
-def test_where_a_command_will_not_do_the_module_asks(kept: store.Store, python: str, probes: int) -> None:
+def test_where_a_command_will_not_do_the_module_asks(kept: store.Store, python: str, probes: int, tried: int) -> None:
     choose(kept, python, PROBES * probes)
     action = Action("pings", "probes", pings={"timeout": 5})
     assert not action.end().get("failed")
-    assert len(action.modules) == 1
+    assert (len(action.commands), len(action.modules)) == (tried, 1)
     assert len(action.modules[0]["arguments"]["probes"]["probes"]) == probes
 
 

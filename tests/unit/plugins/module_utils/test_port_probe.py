@@ -74,7 +74,7 @@ def wait_until_gone(root: str, seconds: float) -> None:
 
 def end_by_script(listeners: list[str], run: str) -> subprocess.CompletedProcess[str]:
     """As the controller does it, which starts no module for that."""
-    command = [sys.executable, "-SE", "-c", port_probe.END_SCRIPT, port_probe.done_line(run), *listeners]
+    command = [sys.executable, "-IS", "-c", port_probe.END_SCRIPT, port_probe.done_line(run), *listeners]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 

@@ -131,3 +131,17 @@ def test_secrets_of_units_are_not_shown(tmp_path: Path) -> None:
     told = run(on_host, parts=["units"], arguments={"units": asked})
     assert told["invocation"]["module_args"]["arguments"]["units"]["cluster"] == "demo"
     assert "not-for-anybody-else" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("parts", "wrong"),
+    [(["npu", "units"], {"npu": {"hardware": "a2", "chips": [-1]}}), (["units"], {"units": {"wait_seconds": "soon"}})],
+    ids=["another_part_fails", "arguments_are_refused"],
+)
+def test_secrets_are_not_shown_by_a_failure(tmp_path: Path, parts: list[str], wrong: dict[str, Any]) -> None:
+    process = {"name": "a", "label": "a", "argv": ["true"], "env": {"VLLM_API_KEY": "not-for-anybody-else"}}
+    spec = {"schema": 1, "unit": "u", "processes": [process]}
+    units = {"cluster": "demo", "root": str(tmp_path), "units": [{"name": "u", "spec": spec}], **wrong.get("units", {})}
+    told = run(on_host, parts=parts, arguments={**wrong, "units": units})
+    assert told["failed"]
+    assert "not-for-anybody-else" not in json.dumps(told)

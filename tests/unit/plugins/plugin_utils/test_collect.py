@@ -140,6 +140,12 @@ def test_a_template_that_fails_names_host_and_variable(tmp_path: Path) -> None:
     assert "nowhere" in broken[0]["message"]
 
 
+def test_an_option_of_a_role_may_hold_what_only_its_task_knows(tmp_path: Path) -> None:
+    source = collected(tmp_path, YAML, group_vars__all='verify_api_key: "{{ of_a_later_task }}"')
+    assert source["broken"] == []
+    assert "verify_api_key" not in source["hosts"]["p1"]
+
+
 @pytest.mark.parametrize("name", ["Prefill", "prefills", "prefiller", "pre_fill"])
 def test_a_role_group_of_another_name(tmp_path: Path, name: str) -> None:
     source = collected(tmp_path, YAML.replace("    prefill:", f"    {name}:"))

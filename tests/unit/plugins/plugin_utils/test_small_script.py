@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -26,11 +27,11 @@ ARGUMENTS = {
 }
 
 
-def run(root: Path, python: str = sys.executable, **changes: Any) -> dict[str, Any] | None:
+def run(root: Path, python: str = sys.executable, cwd: Path | None = None, **changes: Any) -> dict[str, Any] | None:
     arguments = {**ARGUMENTS, "root": str(root), "owner": 'o\'hara $HOME `id` \\ "x"', **changes}
     line = small_script.command(python, [sites, run_lock], arguments)
     assert len(line) < 20000, "far below what a command line may hold"
-    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=30, cwd=cwd)
     return small_script.answered({"rc": done.returncode, "stdout": done.stdout})
 
 
@@ -42,6 +43,16 @@ def test_it_does_and_says_what_the_function_does(tmp_path: Path) -> None:
     refused = run(tmp_path, run_id="b")
     here = run_lock.answer({**ARGUMENTS, "root": str(tmp_path), "run_id": "b", "owner": "x"})
     assert refused is not None and refused["failed"] and refused["action"] == here["action"] == "refused"
+
+
+@pytest.mark.parametrize("name", ["base64", "json", "zlib", "types", "sitecustomize"])
+def test_nothing_of_the_current_folder_comes_in_between(tmp_path: Path, name: str) -> None:
+    """That of a login, which is anybody's, while the command may run as root."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / f"{name}.py").write_text("raise SystemExit('somebody else ran')")
+    told = run(tmp_path / "root", cwd=home)
+    assert told is not None and told["action"] == "taken"
 
 
 def test_a_failure_of_its_own_is_an_answer(tmp_path: Path) -> None:
@@ -70,3 +81,19 @@ def test_no_python_no_answer(tmp_path: Path, python: str) -> None:
 )
 def test_what_counts_as_an_answer(result: dict[str, Any], answer: dict[str, Any] | None) -> None:
     assert small_script.answered(result) == answer
+
+
+@pytest.mark.parametrize(
+    ("variables", "python"),
+    [
+        ({}, "python3"),
+        ({"ansible_python_interpreter": "auto"}, "python3"),
+        ({"ansible_python_interpreter": "/usr/bin/env python3"}, "python3"),
+        ({"ansible_python_interpreter": "/opt/python/bin/python3"}, "/opt/python/bin/python3"),
+        ({"ansible_facts": {"discovered_interpreter_python": "/usr/bin/python3.9"}}, "/usr/bin/python3.9"),
+    ],
+)
+def test_which_python(variables: dict[str, Any], python: str) -> None:
+    templar = mock.MagicMock()
+    templar.template = lambda value: value
+    assert small_script.interpreter(templar, variables) == python
