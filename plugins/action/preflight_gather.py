@@ -96,10 +96,7 @@ class ActionModule(ActionBase):
             return None  # the module says what
         python = (listening or {}).get("python") or small_script.interpreter(self._templar, task_vars)
         words = {"parts": list(chosen), "arguments": {part: given for part, (given, _wrong) in checked.items()}}
-        command = small_script.command(python, SMALL_MODULES, words)
-        if len(command) > small_script.LONGEST:
-            return None
-        return small_script.ask(self, command)
+        return small_script.ask(self, python, small_script.program(SMALL_MODULES, words))
 
     def _end(self, listening: Answer, run: str) -> bool:
         """Whether this run's listeners of a host have ended. A module takes ten times as long, to start alone."""

@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         """By a command without a module; where that gives no answer, the module does it, or says why it cannot."""
         python = small_script.interpreter(self._templar, task_vars)
         words = {**arguments, "check_mode": bool(self._task.check_mode)}
-        told = small_script.ask(self, small_script.command(python, [sites, run_lock], words))
+        told = small_script.ask(self, python, small_script.program([sites, run_lock], words))
         if told is None:
             return t.cast(
                 "dict[str, t.Any]",

@@ -16,7 +16,7 @@ import types
 import typing as t
 import zlib
 
-# Runs on the host. Words: the sources, the arguments. The last of the sources has the function answer().
+# Runs on the host, behind SOURCES and ARGUMENTS. The last of the sources has the function answer().
 _SCRIPT = """
 import base64, json, sys, types, zlib
 def module(name, source=""):
@@ -27,14 +27,13 @@ def module(name, source=""):
         setattr(sys.modules[above], own, made)
     exec(compile(source, name, "exec"), made.__dict__)
     return made
-for name, source in json.loads(zlib.decompress(base64.b64decode(sys.argv[1]))):
+for name, source in json.loads(zlib.decompress(base64.b64decode(SOURCES))):
     last = module(name, source)
-print(json.dumps(last.answer(json.loads(sys.argv[2]))))
+print(json.dumps(last.answer(json.loads(ARGUMENTS))))
 """
 
-
 LONGEST = 60000
-"""Of a command: the kernel takes 128 KiB in one word, and a shell within sudo's puts quotes around quotes."""
+"""Of a program in a command: the kernel takes 128 KiB in one word, and a shell within sudo's puts quotes around quotes."""
 
 
 def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str:
@@ -47,10 +46,10 @@ def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str:
     return "python3"
 
 
-def command(python: str, modules: t.Sequence[types.ModuleType], arguments: t.Mapping[str, t.Any]) -> str:
-    """A shell command. *modules*, of the standard library alone besides one another, each after what it imports.
+def program(modules: t.Sequence[types.ModuleType], arguments: t.Mapping[str, t.Any]) -> str:
+    """A program in Python that prints, as JSON, what answer(*arguments*) of the last of the *modules* returns.
 
-    It prints, as JSON, what answer(*arguments*) of the last of them returns.
+    They import the standard library and one another alone; each stands behind what it imports.
     """
     sources: dict[str, str] = {}
     for one in modules:
@@ -58,13 +57,22 @@ def command(python: str, modules: t.Sequence[types.ModuleType], arguments: t.Map
         sources.update({".".join(above[: count + 1]): "" for count in range(len(above))})
         sources[one.__name__] = pathlib.Path(str(one.__file__)).read_text(encoding="utf-8")
     packed = base64.b64encode(zlib.compress(json.dumps(list(sources.items())).encode())).decode()
+    return f"SOURCES = {packed!r}\nARGUMENTS = {json.dumps(json.dumps(arguments))}\n{_SCRIPT}"
+
+
+def ask(action: t.Any, python: str, text: str) -> dict[str, t.Any] | None:
+    """Let the host of an action plugin run a program; None, and with -vvv the reason, where that gives no answer.
+
+    By its standard input where Ansible uses that for modules too: sudo writes every word of a command into its log.
+    """
     # Isolated: nothing of the current folder, the environment, the user or site packages comes in between.
-    return shlex.join([python, "-IS", "-c", _SCRIPT, packed, json.dumps(arguments)])
-
-
-def ask(action: t.Any, line: str) -> dict[str, t.Any] | None:
-    """Let the host of an action plugin run the command; None, and the reason with -vvv, where that gives no answer."""
-    result = action._low_level_execute_command(line)
+    words = [python, "-IS"]
+    if action._is_pipelining_enabled("new"):
+        result = action._low_level_execute_command(shlex.join([*words, "-"]), in_data=text)
+    elif len(text) > LONGEST:
+        return None
+    else:
+        result = action._low_level_execute_command(shlex.join([*words, "-c", text]))
     told = answered(result)
     if told is None:
         action._display.vvv(

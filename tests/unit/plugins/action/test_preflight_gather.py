@@ -32,6 +32,9 @@ class Action(preflight_gather.ActionModule):
         self.modules: list[dict[str, Any]] = []
         self.commands: list[list[str]] = []
 
+    def _is_pipelining_enabled(self, *_words: Any, **_more: Any) -> bool:
+        return False
+
     def _low_level_execute_command(self, cmd: str, **_more: Any) -> dict[str, Any]:
         self.commands.append(shlex.split(cmd))
         done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, text=True, check=False, timeout=30)

@@ -174,6 +174,9 @@ def test_the_module_is_there_where_a_command_gives_no_answer(tmp_path: Path, pyt
     called: list[dict[str, Any]] = []
 
     class Action(action.ActionModule):
+        def _is_pipelining_enabled(self, *_words: Any, **_more: Any) -> bool:
+            return False
+
         def _low_level_execute_command(self, cmd: str, **_more: Any) -> dict[str, Any]:
             done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, text=True, check=False, timeout=30)
             return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}

@@ -27,16 +27,29 @@ ARGUMENTS = {
 }
 
 
-def run(root: Path, python: str = sys.executable, cwd: Path | None = None, **changes: Any) -> dict[str, Any] | None:
+def run(
+    root: Path, python: str = sys.executable, cwd: Path | None = None, piped: bool = True, **changes: Any
+) -> dict[str, Any] | None:
     arguments = {**ARGUMENTS, "root": str(root), "owner": 'o\'hara $HOME `id` \\ "x"', **changes}
-    line = small_script.command(python, [sites, run_lock], arguments)
-    assert len(line) < 20000, "far below what a command line may hold"
-    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=30, cwd=cwd)
-    return small_script.answered({"rc": done.returncode, "stdout": done.stdout})
+    text = small_script.program([sites, run_lock], arguments)
+    assert len(text) < small_script.LONGEST / 4
+    action = mock.MagicMock()
+    action._is_pipelining_enabled.return_value = piped
+
+    def execute(line: str, in_data: str | None = None) -> dict[str, Any]:
+        assert (in_data is not None) is piped
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], input=in_data, capture_output=True, text=True, check=False, timeout=30, cwd=cwd
+        )
+        return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+    action._low_level_execute_command = execute
+    return small_script.ask(action, python, text)
 
 
-def test_it_does_and_says_what_the_function_does(tmp_path: Path) -> None:
-    taken = run(tmp_path)
+@pytest.mark.parametrize("piped", [True, False])
+def test_it_does_and_says_what_the_function_does(tmp_path: Path, piped: bool) -> None:
+    taken = run(tmp_path, piped=piped)
     assert taken is not None
     assert (taken["action"], taken["holder"]["owner"]) == ("taken", 'o\'hara $HOME `id` \\ "x"')
     assert (tmp_path / "opt/pd_serving/demo/run.lock").exists()
@@ -45,13 +58,14 @@ def test_it_does_and_says_what_the_function_does(tmp_path: Path) -> None:
     assert refused is not None and refused["failed"] and refused["action"] == here["action"] == "refused"
 
 
+@pytest.mark.parametrize("piped", [True, False])
 @pytest.mark.parametrize("name", ["base64", "json", "zlib", "types", "sitecustomize"])
-def test_nothing_of_the_current_folder_comes_in_between(tmp_path: Path, name: str) -> None:
+def test_nothing_of_the_current_folder_comes_in_between(tmp_path: Path, name: str, piped: bool) -> None:
     """That of a login, which is anybody's, while the command may run as root."""
     home = tmp_path / "home"
     home.mkdir()
     (home / f"{name}.py").write_text("raise SystemExit('somebody else ran')")
-    told = run(tmp_path / "root", cwd=home)
+    told = run(tmp_path / "root", cwd=home, piped=piped)
     assert told is not None and told["action"] == "taken"
 
 
