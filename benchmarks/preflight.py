@@ -95,7 +95,7 @@ class Rehearsed:
         # The process that waits is the simulator's own as well.
         self.delay(10)
         self.own_ms = self.call() * 1000 - 10
-        self.delay(round(CALL_MS - self.own_ms))
+        self.delay(int(CALL_MS - self.own_ms))  # rounded down: the floor counts no more than CALL_MS
         self.call_ms = self.call() * 1000
 
     def delay(self, milliseconds: int) -> None:
