@@ -28,7 +28,7 @@ MODULE = "ascend.pd_serving.on_host"
 _KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "ansible_facts")
 _KEPT_OF_HOST = ("docker", "prepare")
 
-# What is asked by a command of some 30 KB; each module after what it imports.
+# What is asked by a program of some 30 KB; each module after what it imports.
 SMALL = ("pings", "probes")
 SMALL_MODULES = (sites, answers, hccn, tool, pings, procfs, port_probe, questions)
 
@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
         return result
 
     def _ask_small(self, chosen: Answer, listening: Answer | None, task_vars: Answer) -> Answer | None:
-        """What needs no module; None where it does, or where a command gives no answer."""
+        """What needs no module; None where it does, or where a program gives no answer."""
         if not set(chosen) <= set(SMALL):
             return None
         checked = {part: argument_check.check(questions.source(part), given) for part, given in chosen.items()}

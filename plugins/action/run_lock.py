@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         return result
 
     def _ask(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
-        """By a command without a module; where that gives no answer, the module does it, or says why it cannot."""
+        """By a small program; where that gives no answer, the module does it, or says why it cannot."""
         python = small_script.interpreter(self._templar, task_vars)
         words = {**arguments, "check_mode": bool(self._task.check_mode)}
         told = small_script.ask(self, python, small_script.program([sites, run_lock], words))

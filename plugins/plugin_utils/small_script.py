@@ -3,7 +3,7 @@
 """Run a function of module_utils on a host without a module around it.
 
 Ansible's own part of a module takes 150 ms of a host's processor and 170 KB of the connection, and building a module
-takes 150 ms of the controller's, while all hosts wait. What needs none of it is a command of a few KB and 30 ms.
+takes 150 ms of the controller's, while all hosts wait. What needs none of it is a program of a few KB and 30 ms.
 """
 
 from __future__ import annotations
