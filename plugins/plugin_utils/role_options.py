@@ -100,7 +100,12 @@ def _fix(spec: t.Mapping[str, t.Any], value: t.Any) -> str:
     near = difflib.get_close_matches(str(value).lower(), map(str, spec.get("choices") or ()), n=1)
     text = spec.get("description") or spec.get("short_description") or ""
     meaning = " ".join(text if isinstance(text, list) else [text]).strip()
-    return f"did you mean {near[0]}?" if near else f"leave it out for its default, or give what fits: {meaning}"
+    default = f" ({spec['default']})" if spec.get("default") not in (None, "", [], {}) else ""
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else f"correct it, or leave it out for its default{default}. It is: {meaning}"
+    )
 
 
 def _hccn_conf(host: str, value: t.Any, own_chips: t.Any, chips_per_node: int) -> t.Iterator[Finding]:
