@@ -4,21 +4,13 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 import typing as t
 
 from ansible import constants
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import (
-    argument_check,
-    port_probe,
-    procfs,
-    questions,
-    sites,
-)
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, pings, tool
+from ansible_collections.ascend.pd_serving.plugins.module_utils import argument_check
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices, small_script
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import asked, store
 
@@ -28,9 +20,18 @@ MODULE = "ascend.pd_serving.on_host"
 _KEPT = ("failed", "msg", "unreachable", "warnings", "deprecations", "exception", "ansible_facts")
 _KEPT_OF_HOST = ("docker", "prepare")
 
-# What is asked by a program of some 30 KB; each module after what it imports.
-SMALL = ("pings", "probes")
-SMALL_MODULES = (sites, answers, hccn, tool, pings, procfs, port_probe, questions)
+_TOOLS = ("npu.answers", "npu.hccn", "npu.tool", "part_options", "sites")
+_UNITS = ("host_check", "launcher", "masking", "port_probe", "procfs", "units")
+_PORTS = ("port_probe", "procfs")
+SOURCES: t.Mapping[str, t.Sequence[str]] = {
+    "npu": (*_TOOLS, *_UNITS, "npu.facts", "npu.hccn_conf", "npu.npu_smi", "npu.versions"),
+    "host": (*_UNITS, "docker_check", "docker_socket", "host_facts", "host_look", "kernel", "mooncake", "sites"),
+    "listen": _PORTS,
+    "pings": (*_TOOLS, "npu.pings"),
+    "probes": _PORTS,
+    "done": _PORTS,
+}
+"""What a host needs of module_utils to answer a part, besides questions."""
 
 Answer = dict[str, t.Any]
 
@@ -67,8 +68,6 @@ class ActionModule(ActionBase):
         if not arguments:
             result.update(skipped=True, skip_reason="nothing was chosen for this host")
             return result
-        if list(arguments) == ["done"] and listening is not None and self._end(listening, arguments["done"]["run"]):
-            return result
         chosen = {
             part: {name: value for name, value in given.items() if value is not None}
             for part, given in arguments.items()
@@ -88,21 +87,13 @@ class ActionModule(ActionBase):
         return result
 
     def _ask_small(self, chosen: Answer, listening: Answer | None, task_vars: Answer) -> Answer | None:
-        """What needs no module; None where it does, or where a program gives no answer."""
-        if not set(chosen) <= set(SMALL):
-            return None
-        checked = {part: argument_check.check(questions.source(part), given) for part, given in chosen.items()}
-        if any(wrong is not None for _given, wrong in checked.values()):
-            return None  # the module says what
+        """Without a module; None where only that can tell what is wrong, or where a program gives no answer."""
         python = (listening or {}).get("python") or small_script.interpreter(self._templar, task_vars)
+        if python is None and "host" in chosen:
+            return None  # it looks for what later modules import, and Ansible chooses their Python when it starts one
+        checked = {part: argument_check.check(part, given) for part, given in chosen.items()}
+        if any(wrong is not None for _given, wrong in checked.values()):
+            return None
         words = {"parts": list(chosen), "arguments": {part: given for part, (given, _wrong) in checked.items()}}
-        return small_script.ask(self, python, small_script.program(SMALL_MODULES, words))
-
-    def _end(self, listening: Answer, run: str) -> bool:
-        """Whether this run's listeners of a host have ended. A module takes ten times as long, to start alone."""
-        if not listening["python"]:
-            return False
-        # Isolated: nothing of the current folder, the environment, the user or site packages comes in between.
-        words = [listening["python"], "-IS", "-c", port_probe.END_SCRIPT, port_probe.done_line(run)]
-        told = self._low_level_execute_command(shlex.join([*words, *listening["listeners"]]))
-        return bool(told["rc"] == 0)
+        others = dict.fromkeys(name for part in chosen for name in SOURCES[part])
+        return small_script.ask(self, python or small_script.USUAL, small_script.program("questions", others, words))

@@ -19,7 +19,7 @@ import typing as t
 from ansible import constants
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, run_lock, sites
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, run_lock
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import small_script
 
 MODULE = "ascend.pd_serving.run_lock"
@@ -55,9 +55,9 @@ class ActionModule(ActionBase):
 
     def _ask(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
         """By a small program; where that gives no answer, the module does it, or says why it cannot."""
-        python = small_script.interpreter(self._templar, task_vars)
+        python = small_script.interpreter(self._templar, task_vars) or small_script.USUAL
         words = {**arguments, "check_mode": bool(self._task.check_mode)}
-        told = small_script.ask(self, python, small_script.program([sites, run_lock], words))
+        told = small_script.ask(self, python, small_script.program("run_lock", ("sites",), words))
         if told is None:
             return t.cast(
                 "dict[str, t.Any]",

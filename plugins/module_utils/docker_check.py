@@ -8,10 +8,10 @@ Containers of others are only ever named, never touched.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import re
+import subprocess
 import sys
 import tarfile
 import typing as t
@@ -32,6 +32,8 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils.host_check impor
 )
 
 CHIP_DEVICE = re.compile(r"/dev/davinci(\d+)\Z")
+
+IMPORT_PATIENCE = 30.0
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 16 * 1024 * 1024
@@ -80,12 +82,11 @@ def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], i
 
 def check_requests() -> list[Finding]:
     """Whether the Python that runs this can import requests: community.docker needs it on every host."""
-    try:
-        importlib.import_module("requests")
-    except Exception as error:  # one that is installed but broken may raise anything
+    why = why_no_requests()
+    if why is not None:
         message = (
             f"{sys.executable} cannot import the Python library requests, which Ansible's docker modules need on "
-            f"every host ({type(error).__name__}: {error})"
+            f"every host ({why})"
         )
         fix = (
             "install the package python3-requests of the host's distribution; on a host without a package source copy "
@@ -94,6 +95,19 @@ def check_requests() -> list[Finding]:
         )
         return [finding("requests", "host_requests_package", None, message, fix)]
     return []
+
+
+def why_no_requests() -> str | None:
+    """What an import says; None when it works. In a process as Ansible starts modules, which this one need not be."""
+    command = [sys.executable, "-c", "import requests"]
+    try:
+        done = subprocess.run(
+            command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=IMPORT_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return None if done.returncode == 0 else lines[-1] if lines else f"exit code {done.returncode}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

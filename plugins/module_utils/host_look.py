@@ -15,56 +15,6 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import (
     units,
 )
 
-_TEXT = {"type": "str", "default": ""}
-OPTIONS: t.Mapping[str, t.Any] = {
-    **units.SITE_OPTIONS,
-    "chips": {"type": "list", "elements": "int", "default": []},
-    "device_nodes": {"type": "list", "elements": "str", "default": []},
-    "ports": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "first": {"type": "int", "required": True},
-            "last": {"type": "int", "required": True},
-            "owner": _TEXT,
-            "variable": _TEXT,
-            "address": _TEXT,
-        },
-    },
-    "paths": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {
-            "path": {"type": "str", "required": True},
-            "type": {"type": "str", "choices": ["file", "directory", "any"], "default": "any"},
-            "variable": _TEXT,
-            "why": _TEXT,
-        },
-    },
-    "executables": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {"name": {"type": "str", "required": True}, "variable": _TEXT, "why": _TEXT},
-    },
-    "environment": {"type": "dict", "default": {}},
-    "engine": {"type": "str", "choices": ["none", "docker"], "default": "none"},
-    "containers": {"type": "list", "elements": "str", "default": []},
-    "image": _TEXT,
-    "image_source": _TEXT,
-    "reserved_ports": {"type": "str"},
-    "hugepages": {"type": "int"},
-    "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-pd_serving.conf"},
-    "mooncake_state": {"type": "path"},
-    "facts": {"type": "bool", "default": False},
-    "models": {"type": "list", "elements": "str", "default": []},
-    "disks": {"type": "list", "elements": "str", "default": []},
-}
-"""Of module host_check."""
-REQUIRED_IF: t.Sequence[t.Any] = ()
-
 FAULTS = (units.UnitError, kernel.KernelError, OSError)
 """What answer() raises, each with a message that can be read alone."""
 

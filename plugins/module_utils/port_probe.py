@@ -37,27 +37,6 @@ TIMEOUT_LIMIT = 60.0
 CONCURRENCY_LIMIT = 512
 """A process may open 1024 files where nobody has changed that."""
 
-_ENDPOINT: dict[str, t.Any] = {"address": {"type": "str", "required": True}, "port": {"type": "int", "required": True}}
-OPTIONS: t.Mapping[str, t.Any] = {
-    "state": {"type": "str", "choices": ["listen", "probe", "done"], "required": True},
-    "cluster": {"type": "str"},
-    "root": {"type": "str", "default": ""},
-    "run": {"type": "str", "default": ""},
-    "endpoints": {"type": "list", "elements": "dict", "default": [], "options": _ENDPOINT},
-    "lifetime": {"type": "int", "default": 120},
-    "probes": {
-        "type": "list",
-        "elements": "dict",
-        "default": [],
-        "options": {"to": {"type": "str", "required": True}, **_ENDPOINT},
-    },
-    "timeout": {"type": "float", "default": 3.0},
-    "concurrency": {"type": "int", "default": 128},
-    "budget": {"type": "float", "default": 60.0},
-}
-"""Of module port_probe."""
-REQUIRED_IF = [("state", "listen", ("cluster",)), ("state", "done", ("cluster",))]
-
 BACKLOG = 1024
 CONTROL_PATIENCE = 2.0
 START_PATIENCE = 10.0
@@ -226,28 +205,8 @@ def _trusted(control: socket.socket) -> bool:
 
 def done(cluster: str, root: str, run: str) -> int:
     """End this run's listeners, unless another run still uses them. Gives the number of those that were told."""
-    line = done_line(run)
+    line = f"done {_run_name(run)}"
     return sum(_tell(name, line, CONTROL_PATIENCE) for name in sorted(_controls(site_name(cluster, root))))
-
-
-def done_line(run: str) -> str:
-    """What a listener is told when a run needs it no more."""
-    return f"done {_run_name(run)}"
-
-
-END_SCRIPT = f"""
-import socket, sys
-for name in sys.argv[2:]:
-    with socket.socket(socket.AF_UNIX) as control:
-        control.settimeout({CONTROL_PATIENCE})
-        try:
-            control.connect(chr(0) + name)
-        except ConnectionRefusedError:
-            continue  # it has ended already
-        control.sendall(sys.argv[1].encode() + bytes([10]))
-        control.recv(1)
-"""
-"""done() for listeners whose names are known, without all that a module brings along. Words: done_line(), names."""
 
 
 def _run_name(run: str) -> str:

@@ -11,14 +11,12 @@ import time
 import types
 import typing as t
 
-PARTS = ("npu", "host", "listen", "pings", "probes", "done", "units")
-
 BESIDE = {"host": "npu", "probes": "pings"}
 """What needs no turn of hccn_tool and npu-smi is asked while these are."""
 
 Arguments = t.Mapping[str, t.Any]
-Check = t.Callable[[types.ModuleType, Arguments], t.Tuple[Arguments, t.Optional[str]]]
-"""Given what answers a part and its arguments: these as they must be, or what is wrong with them."""
+Check = t.Callable[[str, Arguments], t.Tuple[Arguments, t.Optional[str]]]
+"""Given a part and its arguments: these as they must be, or what is wrong with them."""
 
 
 def source(part: str) -> types.ModuleType:
@@ -80,11 +78,11 @@ class Question:
 
     def _ask(self) -> None:
         asked_at = time.monotonic() - self._began
-        asked = source(self._part)
-        arguments, wrong = self._check(asked, self._arguments)
+        arguments, wrong = self._check(self._part, self._arguments)
         if wrong is not None:
             self.fault = f"{self._part}: {wrong}"
             return
+        asked = source(self._part)
         try:
             self.answer = asked.answer(arguments)
         except asked.FAULTS as error:
@@ -129,7 +127,7 @@ def ask(parts: t.Sequence[str], arguments: t.Mapping[str, Arguments], check: Che
 
 def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """As module on_host: *parts*, and *arguments* that somebody has checked already."""
-    told = ask(params["parts"], params["arguments"], lambda _source, given: (given, None))
+    told = ask(params["parts"], params["arguments"], lambda _part, given: (given, None))
     failure = {} if told.fault is None else {"failed": True, "msg": told.fault}
     content = {"answers": told.answers, "spans": told.spans, "elapsed": told.elapsed, "warnings": told.warnings}
     return {"changed": False, **content, **failure}

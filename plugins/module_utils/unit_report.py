@@ -28,27 +28,6 @@ MOST_MATCHES = 20
 
 _WORST_FIRST = ("unhealthy", "loading", "ready")
 
-OPTIONS: t.Mapping[str, t.Any] = {
-    **units.SITE_OPTIONS,
-    **units.LOG_OPTIONS,
-    "units": {
-        "type": "list",
-        "elements": "dict",
-        "options": {
-            "name": {"type": "str", "required": True},
-            "spec": {"type": "dict"},
-            "files": {"type": "list", "elements": "dict", "default": []},
-        },
-    },
-    "environment": {"type": "dict"},
-    "wait_seconds": {"type": "float", "default": 0},
-    "tail_lines": {"type": "int", "default": 1},
-    "log_pattern": {"type": "str"},
-    "log_marks": {"type": "dict", "default": {}},
-}
-"""Of module launch_info."""
-REQUIRED_IF: t.Sequence[t.Any] = ()
-
 FAULTS = (units.UnitError, OSError)
 """What answer() raises, each with a message that can be read alone."""
 

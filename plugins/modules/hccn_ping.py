@@ -169,11 +169,12 @@ calls:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import part_options
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import pings
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(pings.OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(part_options.HCCN_PING), supports_check_mode=True)
     try:
         result = pings.answer(module.params)
     except pings.FAULTS as error:

@@ -318,11 +318,11 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import host_look
+from ansible_collections.ascend.pd_serving.plugins.module_utils import host_look, part_options
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(host_look.OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(part_options.HOST_CHECK), supports_check_mode=True)
     try:
         result = host_look.answer(module.params)
     except host_look.FAULTS as error:

@@ -190,11 +190,11 @@ units:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import unit_report
+from ansible_collections.ascend.pd_serving.plugins.module_utils import part_options, unit_report
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(unit_report.OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(part_options.LAUNCH_INFO), supports_check_mode=True)
     # What is planned need not be there in check mode.
     params = {**module.params, "environment": None if module.check_mode else module.params["environment"]}
     module.no_log_values.update(unit_report.secrets(params))

@@ -274,11 +274,12 @@ npu:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils import part_options
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import facts
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=dict(facts.OPTIONS), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(part_options.NPU_FACTS), supports_check_mode=True)
     try:
         result = facts.answer(module.params)
     except facts.FAULTS as error:

@@ -59,13 +59,13 @@ elapsed:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import argument_check, questions
+from ansible_collections.ascend.pd_serving.plugins.module_utils import argument_check, part_options, questions
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "parts": {"type": "list", "elements": "str", "choices": list(questions.PARTS), "required": True},
+            "parts": {"type": "list", "elements": "str", "choices": list(part_options.OF_PART), "required": True},
             "arguments": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,

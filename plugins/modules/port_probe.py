@@ -180,12 +180,14 @@ ended:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import port_probe
+from ansible_collections.ascend.pd_serving.plugins.module_utils import part_options, port_probe
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec=dict(port_probe.OPTIONS), required_if=port_probe.REQUIRED_IF, supports_check_mode=True
+        argument_spec=dict(part_options.PORT_PROBE),
+        required_if=part_options.PORT_PROBE_REQUIRED_IF,
+        supports_check_mode=True,
     )
     try:
         result = port_probe.answer(module.params)

@@ -12,63 +12,75 @@ import base64
 import json
 import pathlib
 import shlex
-import types
 import typing as t
 import zlib
 
-# Runs on the host, behind SOURCES and ARGUMENTS. The last of the sources has the function answer().
+# Runs on the host, behind SOURCES, MAIN and ARGUMENTS. Compiles what is imported, when it is.
 _SCRIPT = """
-import base64, json, sys, types, zlib
-def module(name, source=""):
-    made = sys.modules[name] = types.ModuleType(name)
-    made.__path__ = []
-    above, _dot, own = name.rpartition(".")
-    if above:
-        setattr(sys.modules[above], own, made)
-    exec(compile(source, name, "exec"), made.__dict__)
-    return made
-for name, source in json.loads(zlib.decompress(base64.b64decode(SOURCES))):
-    last = module(name, source)
-print(json.dumps(last.answer(json.loads(ARGUMENTS))))
+import base64, importlib, importlib.machinery, json, sys, zlib
+class Finder:
+    sources = json.loads(zlib.decompress(base64.b64decode(SOURCES)))
+    def find_spec(self, name, path=None, target=None):
+        if name in self.sources:
+            return importlib.machinery.ModuleSpec(name, self, is_package=self.sources[name] is None)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(self.sources[module.__name__] or "", module.__name__, "exec"), module.__dict__)
+sys.meta_path.insert(0, Finder())
+main = importlib.import_module(MAIN)
+try:
+    told = main.answer(json.loads(ARGUMENTS))
+except Exception as error:
+    import traceback
+    told = {"failed": True, "msg": type(error).__name__ + ": " + str(error), "traceback": traceback.format_exc()}
+print(json.dumps(told))
 """
+
+_HERE = pathlib.Path(__file__).resolve().parent.parent / "module_utils"
+_PACKAGE = "ansible_collections.ascend.pd_serving.plugins.module_utils"
+
+USUAL = "python3"
+"""What to try where nobody has said which Python a host has."""
 
 LONGEST = 60000
 """Of a program in a command: the kernel takes 128 KiB in one word, and a shell within sudo's puts quotes around quotes."""
 
 
-def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str:
-    """The host's Python where the inventory or an earlier task says it; else the usual one may do."""
+def interpreter(templar: t.Any, task_vars: t.Mapping[str, t.Any]) -> str | None:
+    """The host's Python where the inventory or an earlier task says it."""
     given = templar.template(task_vars.get("ansible_python_interpreter", ""))
     found = (task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python", "")
     for path in (given, found):
         if isinstance(path, str) and path.startswith("/") and " " not in path:
             return path
-    return "python3"
+    return None
 
 
-def program(modules: t.Sequence[types.ModuleType], arguments: t.Mapping[str, t.Any]) -> str:
-    """A program in Python that prints, as JSON, what answer(*arguments*) of the last of the *modules* returns.
+def program(main: str, others: t.Iterable[str], arguments: t.Mapping[str, t.Any]) -> str:
+    """A program in Python that prints, as JSON, what answer(*arguments*) of *main* returns.
 
-    They import the standard library and one another alone; each stands behind what it imports.
+    *main* and the *others* are modules of module_utils ("npu.tool") that import the standard library and one another
+    alone. They are read as files: the controller would have to compile what it imports, in every task.
     """
-    sources: dict[str, str] = {}
-    for one in modules:
-        above = one.__name__.split(".")[:-1]
-        sources.update({".".join(above[: count + 1]): "" for count in range(len(above))})
-        sources[one.__name__] = pathlib.Path(str(one.__file__)).read_text(encoding="utf-8")
-    packed = base64.b64encode(zlib.compress(json.dumps(list(sources.items())).encode())).decode()
-    return f"SOURCES = {packed!r}\nARGUMENTS = {json.dumps(json.dumps(arguments))}\n{_SCRIPT}"
+    sources: dict[str, str | None] = {}
+    for name in (main, *others):
+        words = f"{_PACKAGE}.{name}".split(".")
+        sources.update({".".join(words[:count]): None for count in range(1, len(words))})
+        sources[".".join(words)] = _HERE.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    packed = base64.b64encode(zlib.compress(json.dumps(sources).encode())).decode()
+    return f"SOURCES = {packed!r}\nMAIN = {_PACKAGE + '.' + main!r}\nARGUMENTS = {json.dumps(json.dumps(arguments))}\n{_SCRIPT}"
 
 
 def ask(action: t.Any, python: str, text: str) -> dict[str, t.Any] | None:
-    """Let the host of an action plugin run a program; None, and with -vvv the reason, where that gives no answer.
+    """Let the host of an action plugin run a program; None where that gives no answer. With -vvv one sees why.
 
     By its standard input where Ansible uses that for modules too: sudo writes every word of a command into its log.
     """
     # Isolated: nothing of the current folder, the environment, the user or site packages comes in between.
     words = [python, "-IS"]
     if action._is_pipelining_enabled("new"):
-        result = action._low_level_execute_command(shlex.join([*words, "-"]), in_data=text)
+        result = action._low_level_execute_command(shlex.join([*words, "-"]), in_data=text.encode())
     elif len(text) > LONGEST:
         return None
     else:
@@ -78,6 +90,8 @@ def ask(action: t.Any, python: str, text: str) -> dict[str, t.Any] | None:
         action._display.vvv(
             f"no answer without a module (exit code {result.get('rc')}): {str(result.get('stderr') or '').strip()[-500:]}"
         )
+    elif "traceback" in told:
+        action._display.vvv(told.pop("traceback"))
     return told
 
 

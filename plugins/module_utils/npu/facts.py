@@ -20,37 +20,10 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import (
 )
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, NPU_SMI, Tools
-
-QUERIES: t.Mapping[str, tuple[str, ...]] = {
-    "a2": ("lldp", "link", "net_health", "netdetect", "gateway", "ip", "tls"),
-    "a3": ("lldp", "link", "net_health", "netdetect", "gateway", "ip", "vnic", "tls", "spod"),
-    "a5": ("dev_info", "link", "tls", "spod"),
-}
-"""What is asked of every chip of a generation."""
-
-MORE_QUERIES: t.Mapping[str, tuple[str, ...]] = {"a2": (), "a3": (), "a5": ("netdetect", "gateway", "ip", "vnic")}
-"""What can be asked besides: A5's default fabric needs no addresses."""
+from ansible_collections.ascend.pd_serving.plugins.module_utils.part_options import MORE_QUERIES, QUERIES
 
 A5_FILES = ("/lib/route.conf", "/etc/hccl_rootinfo.json", "/etc/hixlep")
 """What one or the other fabric of A5 needs; which one does is for the controller to say."""
-
-OPTIONS: t.Mapping[str, t.Any] = {
-    "hardware": {"type": "str", "choices": ["a2", "a3", "a5"], "required": True},
-    "chips": {"type": "list", "elements": "int"},
-    "queries": {
-        "type": "list",
-        "elements": "str",
-        "choices": sorted({query for asked in (QUERIES, MORE_QUERIES) for each in asked.values() for query in each}),
-    },
-    "cluster": {"type": "str", "default": ""},
-    "base_dir": {"type": "str", "default": "/opt/pd_serving"},
-    "root": {"type": "str", "default": ""},
-    "environment": {"type": "dict", "default": {}},
-    "timeout": {"type": "float", "default": 10},
-    "budget": {"type": "float", "default": 300},
-}
-"""Of module npu_facts."""
-REQUIRED_IF: t.Sequence[t.Any] = ()
 
 FAULTS = (sites.UnitError,)
 """What answer() raises, each with a message that can be read alone."""

@@ -11,32 +11,9 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import sites
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, tool
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import Result
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.tool import HCCN_TOOL, Tools
-
-DEFAULT_COUNT = 3
-"""Packets that the tool sends when nobody says how many."""
+from ansible_collections.ascend.pd_serving.plugins.module_utils.part_options import DEFAULT_COUNT
 
 MOST_PACKETS = 1000
-
-OPTIONS: t.Mapping[str, t.Any] = {
-    "pings": {
-        "type": "list",
-        "elements": "dict",
-        "required": True,
-        "options": {
-            "chip": {"type": "int", "required": True},
-            "target": {"type": "str", "required": True},
-            "mode": {"type": "str", "choices": ["hccs", "roce"], "required": True},
-        },
-    },
-    "count": {"type": "int", "default": DEFAULT_COUNT},
-    "interval": {"type": "int"},
-    "root": {"type": "str", "default": ""},
-    "environment": {"type": "dict", "default": {}},
-    "timeout": {"type": "float", "default": 20},
-    "budget": {"type": "float", "default": 300},
-}
-"""Of module hccn_ping."""
-REQUIRED_IF: t.Sequence[t.Any] = ()
 
 FAULTS = (sites.UnitError,)
 """What answer() raises, each with a message that can be read alone."""

@@ -32,13 +32,20 @@ def container(name: str, chips: list[int] | None = None, cluster: str | None = N
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def test_requests_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "requests", SimpleNamespace())
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What an import of requests runs."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "requests.py"
+
+
+def test_requests_is_there(library: Path) -> None:
+    library.write_text("")
     assert docker_check.check_requests() == []
 
 
-def test_requests_is_missing_and_there_are_three_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "requests", None)
+def test_requests_is_missing_and_there_are_three_ways_out(library: Path) -> None:
+    library.write_text("raise ModuleNotFoundError(\"No module named 'requests'\")")
     (found,) = docker_check.check_requests()
     assert (found["check"], found["severity"], found["variable"]) == ("requests", "error", "host_requests_package")
     assert found["message"].startswith(f"{sys.executable} cannot import the Python library requests, which ")
@@ -47,12 +54,20 @@ def test_requests_is_missing_and_there_are_three_ways_out(monkeypatch: pytest.Mo
         assert way in found["fix"]
 
 
-def test_a_broken_requests_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delitem(sys.modules, "requests", raising=False)
-    (tmp_path / "requests.py").write_text("raise AttributeError('half installed')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_broken_requests_is_no_traceback(library: Path) -> None:
+    library.write_text("raise AttributeError('half installed')\n")
     (found,) = docker_check.check_requests()
     assert "(AttributeError: half installed)" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("does", "why"), [("import os; os._exit(3)", "exit code 3"), ("import time; time.sleep(30)", "timed out after")]
+)
+def test_a_requests_that_ends_or_hangs(library: Path, monkeypatch: pytest.MonkeyPatch, does: str, why: str) -> None:
+    monkeypatch.setattr(docker_check, "IMPORT_PATIENCE", 3.0)
+    library.write_text(does)
+    (found,) = docker_check.check_requests()
+    assert why in found["message"]
 
 
 # -- containers --------------------------------------------------------------------------------------------------------

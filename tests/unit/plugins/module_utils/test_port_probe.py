@@ -72,12 +72,6 @@ def wait_until_gone(root: str, seconds: float) -> None:
         time.sleep(0.05)
 
 
-def end_by_script(listeners: list[str], run: str) -> subprocess.CompletedProcess[str]:
-    """As the controller does it, which starts no module for that."""
-    command = [sys.executable, "-IS", "-c", port_probe.END_SCRIPT, port_probe.done_line(run), *listeners]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-
-
 # -- listening ---------------------------------------------------------------------------------------------------------
 
 
@@ -92,15 +86,14 @@ def test_what_listens_can_be_reached_until_it_is_told_to_end(root: str) -> None:
     wait_until_gone(root, 5)
 
 
-def test_a_listener_can_be_told_by_its_name(root: str) -> None:
+def test_each_run_ends_what_no_other_needs(root: str) -> None:
     first, second = free_ports(2)
     (name,) = listening(root, [first], run="one").listeners
     listeners = listening(root, [first, second], run="two").listeners
     assert len(listeners) == 2 and name in listeners, "the other run's, which is kept for this one, and its own"
-    done = end_by_script(listeners, "two")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert port_probe.done("demo", root, "two") == 2
     assert states([first, second]) == ["open", "refused"], "the other run still needs its own"
-    assert end_by_script(listeners, "one").returncode == 0, "one that has ended is no trouble"
+    assert port_probe.done("demo", root, "one") == 1
     assert states([first, second]) == ["refused"] * 2, "ports are free when it has ended"
     with socket.create_server(first):
         assert listening(root, [first]).listeners == [], "somebody else's port needs none"

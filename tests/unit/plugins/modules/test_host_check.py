@@ -192,7 +192,7 @@ def test_all_that_is_wrong_with_docker_is_found_at_once(tmp_path: Path, daemon: 
 
 
 def test_a_daemon_that_is_down_is_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "requests", None)
+    monkeypatch.setattr(docker_check, "why_no_requests", lambda: "none")
     result = docker(tmp_path, image="example/vllm:1", image_source="/none.tar")
     assert [one["check"] for one in result["findings"]] == ["requests", "docker"]
     assert result["findings"][1]["message"].startswith("the docker daemon is not installed or does not run: ")
@@ -231,7 +231,7 @@ def test_the_library_is_left_to_prepare(
     tmp_path: Path, daemon: FakeDocker, sysctls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "requests", None)
+    monkeypatch.setattr(docker_check, "why_no_requests", lambda: "none")
     assert prepare(tmp_path, sysctls) == ["requests", "image"]
 
 

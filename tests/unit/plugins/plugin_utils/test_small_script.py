@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock, sites
+from ansible_collections.ascend.pd_serving.plugins.module_utils import run_lock
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import small_script
 
 ARGUMENTS = {
@@ -28,20 +28,25 @@ ARGUMENTS = {
 
 
 def run(
-    root: Path, python: str = sys.executable, cwd: Path | None = None, piped: bool = True, **changes: Any
+    root: Path,
+    python: str = sys.executable,
+    cwd: Path | None = None,
+    piped: bool = True,
+    display: Any = None,
+    **changes: Any,
 ) -> dict[str, Any] | None:
     arguments = {**ARGUMENTS, "root": str(root), "owner": 'o\'hara $HOME `id` \\ "x"', **changes}
-    text = small_script.program([sites, run_lock], arguments)
+    text = small_script.program("run_lock", ["sites"], arguments)
     assert len(text) < small_script.LONGEST / 4
-    action = mock.MagicMock()
+    action = mock.MagicMock(_display=display or mock.MagicMock())
     action._is_pipelining_enabled.return_value = piped
 
-    def execute(line: str, in_data: str | None = None) -> dict[str, Any]:
+    def execute(line: str, in_data: bytes | None = None) -> dict[str, Any]:
         assert (in_data is not None) is piped
         done = subprocess.run(
-            ["/bin/sh", "-c", line], input=in_data, capture_output=True, text=True, check=False, timeout=30, cwd=cwd
+            ["/bin/sh", "-c", line], input=in_data, capture_output=True, check=False, timeout=30, cwd=cwd
         )
-        return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+        return {"rc": done.returncode, "stdout": done.stdout.decode(), "stderr": done.stderr.decode()}
 
     action._low_level_execute_command = execute
     return small_script.ask(action, python, text)
@@ -75,6 +80,16 @@ def test_a_failure_of_its_own_is_an_answer(tmp_path: Path) -> None:
     assert told is not None and told["failed"] and "Not a directory" in told["msg"]
 
 
+def test_what_nobody_has_foreseen_is_told_with_where_it_was(tmp_path: Path) -> None:
+    run(tmp_path)
+    display = mock.MagicMock()
+    told = run(tmp_path, display=display, run_id="b", max_age_seconds="soon")
+    assert told is not None and told["failed"] and told["msg"].startswith("TypeError: ")
+    assert "traceback" not in told
+    ((shown,), _more) = display.vvv.call_args
+    assert shown.startswith("Traceback ") and "run_lock" in shown
+
+
 @pytest.mark.parametrize("python", ["/nonexistent/python3", "/bin/false", "/bin/true"])
 def test_no_python_no_answer(tmp_path: Path, python: str) -> None:
     assert run(tmp_path, python) is None
@@ -100,14 +115,14 @@ def test_what_counts_as_an_answer(result: dict[str, Any], answer: dict[str, Any]
 @pytest.mark.parametrize(
     ("variables", "python"),
     [
-        ({}, "python3"),
-        ({"ansible_python_interpreter": "auto"}, "python3"),
-        ({"ansible_python_interpreter": "/usr/bin/env python3"}, "python3"),
+        ({}, None),
+        ({"ansible_python_interpreter": "auto"}, None),
+        ({"ansible_python_interpreter": "/usr/bin/env python3"}, None),
         ({"ansible_python_interpreter": "/opt/python/bin/python3"}, "/opt/python/bin/python3"),
         ({"ansible_facts": {"discovered_interpreter_python": "/usr/bin/python3.9"}}, "/usr/bin/python3.9"),
     ],
 )
-def test_which_python(variables: dict[str, Any], python: str) -> None:
+def test_which_python(variables: dict[str, Any], python: str | None) -> None:
     templar = mock.MagicMock()
     templar.template = lambda value: value
     assert small_script.interpreter(templar, variables) == python

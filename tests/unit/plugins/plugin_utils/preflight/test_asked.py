@@ -6,20 +6,10 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import host_look, port_probe
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import facts, pings
+from ansible_collections.ascend.pd_serving.plugins.module_utils import part_options
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import slices
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import asked
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import asked, store
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import base, planned
-
-SOURCES: dict[str, t.Any] = {
-    "npu": facts,
-    "host": host_look,
-    "pings": pings,
-    "listen": port_probe,
-    "probes": port_probe,
-    "done": port_probe,
-}
 
 
 def questions_to(host: str, **changes: t.Any) -> dict[str, dict[str, t.Any]]:
@@ -28,9 +18,9 @@ def questions_to(host: str, **changes: t.Any) -> dict[str, dict[str, t.Any]]:
 
 def test_every_word_is_an_option_of_the_part_that_gets_it() -> None:
     arguments_of = questions_to("p1")
-    assert set(arguments_of) == set(SOURCES)
+    assert set(arguments_of) == set(store.SCHEDULED)
     for part, arguments in arguments_of.items():
-        assert set(arguments) <= set(SOURCES[part].OPTIONS), part
+        assert set(arguments) <= set(part_options.OF_PART[part]), part
 
 
 def test_a_host_with_engines_in_containers() -> None:
