@@ -22,6 +22,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket im
     Container,
     Docker,
     DockerError,
+    Image,
     Version,
 )
 from ansible_collections.ascend.pd_serving.plugins.module_utils.host_check import (
@@ -50,12 +51,7 @@ class Look:
     findings: list[Finding]
     containers: list[Container] = dataclasses.field(default_factory=list)
     version: Version | None = None
-    image_id: str | None = None
-
-    @property
-    def has_image(self) -> bool:
-        """Whether the image is here."""
-        return self.image_id is not None
+    image: Image | None = None
 
 
 def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], image: str, archive: str) -> Look:
@@ -68,11 +64,11 @@ def look(site: units.Site, names: t.Collection[str], chips: t.Collection[int], i
         containers = docker.containers()
         findings += check_names(site.cluster, containers, names)
         findings += check_chips(site.cluster, containers, names, chips)
-        image_id = docker.image_id(image) if image else None
-        findings += [] if image_id is not None else check_image(docker, site.root, image, archive)
+        found = docker.image(image) if image else None
+        findings += [] if found is not None else check_image(docker, site.root, image, archive)
     except DockerError as error:
         return Look([*findings, finding("docker", "pd_runtime", "docker", str(error), error.fix)])
-    return Look(findings, containers, version, image_id)
+    return Look(findings, containers, version, found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,18 @@ class Version:
 
 
 @dataclasses.dataclass(frozen=True)
+class Image:
+    """An image of this host.
+
+    *id* is the digest of the image's configuration, and so the same wherever the image is the same, also where it was
+    loaded from an archive and has no digest of a registry. Empty when the daemon did not say.
+    """
+
+    id: str
+    labels: t.Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Container:
     """A container of this host. Devices and privileges are only known of one that holds them."""
 
@@ -93,14 +105,14 @@ class Docker:
         """Where it keeps its images."""
         return str(self._mapping("/info").get("DockerRootDir") or "/var/lib/docker")
 
-    def image_id(self, name: str) -> str | None:
-        """The id of an image, asked for by repository and tag, digest, or id; None when it is not here.
-
-        It is the digest of the image's configuration, and so the same wherever the image is the same, also where it was
-        loaded from an archive and has no digest of a registry.
-        """
+    def image(self, name: str) -> Image | None:
+        """An image, asked for by repository and tag, digest, or id; None when it is not here."""
         found = self._get(f"/images/{urllib.parse.quote(name, safe='/:@')}/json")
-        return None if found is None else str(found.get("Id") or "") if isinstance(found, dict) else ""
+        if not isinstance(found, dict):
+            return None if found is None else Image("", {})
+        config = found.get("Config")
+        labels = config.get("Labels") if isinstance(config, dict) else None
+        return Image(str(found.get("Id") or ""), labels if isinstance(labels, dict) else {})
 
     def containers(self) -> list[Container]:
         """All containers, also those that do not run."""

@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import (
     docker_check,
+    docker_socket,
     host_check,
     kernel,
     mooncake,
@@ -67,8 +68,10 @@ def left_to_prepare(seen: docker_check.Look, params: t.Mapping[str, t.Any]) -> l
         "kernel": bool(wanted.values) and wanted.needed,
         # What the image is now is told by its id; what it will be, by role mooncake once it is there.
         "mooncake": bool(params["mooncake_state"])
-        and not mooncake.is_known(params["mooncake_state"], params["image"], seen.image_id),
-        "image": bool(params["image"]) and not seen.has_image,
+        and not mooncake.is_known(
+            params["mooncake_state"], params["image"], None if seen.image is None else seen.image.id
+        ),
+        "image": bool(params["image"]) and seen.image is None,
     }
     return [name for name, missing in left.items() if missing]
 
@@ -94,6 +97,11 @@ def tell_facts(
     if seen.version is not None:
         docker = {"version": seen.version.version}
         if params["image"]:
-            docker["image"] = {"present": seen.has_image, "digest": seen.image_id or None}
+            docker["image"] = {
+                "present": seen.image is not None,
+                "digest": (None if seen.image is None else seen.image.id) or None,
+                # Made on each host, it has an id of its own on each.
+                "parts": (seen.image and seen.image.labels.get(mooncake.PARTS_LABEL)) or None,
+            }
     gathered = host_facts.gather(site, params["models"], params["disks"], seen.containers)
     return {**gathered.facts, "docker": docker}, gathered.troubles

@@ -10,6 +10,8 @@ import os
 import typing as t
 
 SCHEMA = 1
+PARTS_LABEL = "pd_serving.mooncake"
+"""Of a derived image: what it was made of, the base image's id among it."""
 WORK_IN_CONTAINER = "/pd_mooncake"
 # Which Mooncake is there and whether it loads: a JSON line, whatever is wrong with it.
 PROBE = r"""
@@ -169,7 +171,7 @@ class InContainer:
     def key_of(self, image: str) -> str:
         """What an image of ours was made of; empty for others and for one that is not there."""
         code, out, _err = self._docker(
-            "image", "inspect", "--format", '{{index .Config.Labels "pd_serving.mooncake"}}', image
+            "image", "inspect", "--format", f'{{{{index .Config.Labels "{PARTS_LABEL}"}}}}', image
         )
         return "" if code else out.strip()
 
@@ -221,7 +223,7 @@ class InContainer:
 
     def _commit(self, name: str, target: str, label: str) -> None:
         """The derived image keeps the base's command, and finds the libraries by the Python of the image."""
-        changes = ["--change", f"LABEL pd_serving.mooncake={label}"]
+        changes = ["--change", f"LABEL {PARTS_LABEL}={label}"]
         code, out, err = self._docker("image", "inspect", "--format", "{{json .Config}}", self.image)
         if code:
             raise MooncakeError(f"{self.image} cannot be inspected: {tail(err)}")

@@ -109,10 +109,24 @@ class Lab:
 
     def ssh(self, user: str, host: str, command: str) -> str:
         """What ssh prints, on a connection of its own."""
-        config = f"{pathlib.Path(os.environ['ANSIBLE_SSH_CONTROL_PATH_DIR']).parent}/ssh_config"
-        words = ["ssh", "-F", config, f"{user}@{host}", command]
+        words = ["ssh", "-F", self._ssh_config, f"{user}@{host}", command]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr
+
+    def put(self, path: pathlib.Path, host: str, to: str) -> None:
+        """Copy a file to a host, as user ops."""
+        self._scp(str(path), f"ops@{host}:{to}")
+
+    def get(self, host: str, path: str, to: pathlib.Path) -> None:
+        """Copy a file from a host, as user ops."""
+        self._scp(f"ops@{host}:{path}", str(to))
+
+    def _scp(self, *words: str) -> None:
+        subprocess.run(["scp", "-q", "-F", self._ssh_config, *words], check=True, timeout=60)
+
+    @property
+    def _ssh_config(self) -> str:
+        return f"{pathlib.Path(os.environ['ANSIBLE_SSH_CONTROL_PATH_DIR']).parent}/ssh_config"
 
     def forget_connections(self) -> None:
         """End the ssh connections that persist between runs."""

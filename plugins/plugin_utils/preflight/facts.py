@@ -135,6 +135,7 @@ class Model(t.TypedDict, total=False):
 class Image(t.TypedDict, total=False):
     present: bool
     digest: str | None  # the image's id
+    parts: str | None  # of an image that role mooncake derived: what it was made of
 
 
 class Docker(t.TypedDict, total=False):

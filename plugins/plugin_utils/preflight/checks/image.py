@@ -57,7 +57,7 @@ def image_present(fleet: Fleet, say: Say) -> None:
 def image_equal(fleet: Fleet, say: Say) -> None:
     digests: dict[str, str] = {}
     for host in _wanted(fleet, say):
-        digest = _image(fleet, host).get("digest")
+        digest = _image(fleet, host).get("parts") or _image(fleet, host).get("digest")
         if isinstance(digest, str) and digest:
             digests[host] = digest.removeprefix("sha256:")[:12]
         elif _image(fleet, host).get("present") is True:

@@ -23,6 +23,7 @@ class FakeDocker:
     def __init__(self) -> None:
         self.containers: list[dict[str, Any]] = []
         self.images: set[str] = set()
+        self.image_labels: dict[str, str] | None = None
         self.root_folder = "/var/lib/docker"
         self.asked: list[str] = []
         self.broken: dict[str, tuple[int, bytes]] = {}
@@ -69,7 +70,8 @@ class FakeDocker:
             assert query == "all=1"
             return [one["listed"] for one in self.containers]
         if path.startswith("/images/"):
-            return {"Id": IMAGE_ID} if path[len("/images/") : -len("/json")] in self.images else None
+            image = {"Id": IMAGE_ID, "Config": {"Labels": self.image_labels}}
+            return image if path[len("/images/") : -len("/json")] in self.images else None
         for one in self.containers:
             if path == f"/containers/{one['listed']['Id']}/json":
                 return one["inspected"]

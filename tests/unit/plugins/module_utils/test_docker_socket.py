@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import docker_socket
-from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket import Container, Docker, DockerError
+from ansible_collections.ascend.pd_serving.plugins.module_utils.docker_socket import (
+    Container,
+    Docker,
+    DockerError,
+    Image,
+)
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import (
     IMAGE_ID,
     FakeDocker,
@@ -38,10 +43,11 @@ def test_a_daemon_that_answers(daemon: FakeDocker, path: Path) -> None:
     assert docker.root_folder() == "/var/lib/docker"
     digest = "quay.io/ascend/vllm-ascend@sha256:" + "a" * 64
     daemon.images = {"quay.io:5000/ascend/vllm-ascend:v0.23.0-a3", digest}
-    assert docker.image_id("quay.io:5000/ascend/vllm-ascend:v0.23.0-a3") == IMAGE_ID
-    assert docker.image_id(digest) == IMAGE_ID
-    assert docker.image_id("quay.io/ascend/vllm-ascend:v0.23.0-a3") is None
-    assert docker.image_id("../odd name?x") is None
+    assert docker.image("quay.io:5000/ascend/vllm-ascend:v0.23.0-a3") == Image(IMAGE_ID, {})
+    daemon.image_labels = {"made": "of this"}
+    assert docker.image(digest) == Image(IMAGE_ID, {"made": "of this"})
+    assert docker.image("quay.io/ascend/vllm-ascend:v0.23.0-a3") is None
+    assert docker.image("../odd name?x") is None
 
 
 def test_containers(daemon: FakeDocker, path: Path) -> None:

@@ -317,9 +317,9 @@ def test_facts_of_a_host(tmp_path: Path, running: Any) -> None:
 def test_the_images_id(tmp_path: Path, daemon: FakeDocker) -> None:
     daemon.images = {"example/vllm:1"}
     facts = docker(tmp_path, facts=True, image="example/vllm:1")["facts"]
-    assert facts["docker"] == {"version": "28.2.2", "image": {"present": True, "digest": IMAGE_ID}}
+    assert facts["docker"] == {"version": "28.2.2", "image": {"present": True, "digest": IMAGE_ID, "parts": None}}
     facts = docker(tmp_path, facts=True, image="example/vllm:2")["facts"]
-    assert facts["docker"] == {"version": "28.2.2", "image": {"present": False, "digest": None}}
+    assert facts["docker"] == {"version": "28.2.2", "image": {"present": False, "digest": None, "parts": None}}
     assert docker(tmp_path, facts=True)["facts"]["docker"] == {"version": "28.2.2"}
 
 

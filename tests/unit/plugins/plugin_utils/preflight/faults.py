@@ -783,3 +783,8 @@ def image_not_told(case: Case, host: str) -> None:
 @fault("image-equal", says=("abababababab", "cdcdcdcdcdcd"))
 def other_image(case: Case, host: str) -> None:
     case.host(host)["docker"]["image"]["digest"] = "sha256:" + "cd" * 32
+
+
+@fault("image-equal", says=("ababababab", "cdcdcdcdcdcd"))
+def image_derived_from_another(case: Case, host: str) -> None:
+    case.host(host)["docker"]["image"]["parts"] = "cd" * 32

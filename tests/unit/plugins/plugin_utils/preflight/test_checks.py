@@ -106,6 +106,13 @@ def test_tls_half_on_half_off_names_both_camps(hardware: str) -> None:
     assert {place.host for place in verdict.places} == set(fleets.HOSTS)
 
 
+def test_an_image_that_each_host_derived_for_itself_is_the_same() -> None:
+    case = fleets.good("a3")
+    for number, host in enumerate(fleets.HOSTS):
+        case.host(host)["docker"]["image"].update(digest=f"sha256:{number:064x}", parts="ab" * 32)
+    assert case.judge().verdicts == []
+
+
 @pytest.mark.parametrize(
     "apply", [faults.other_mtu, faults.other_driver, faults.other_image, faults.other_kernel, faults.hugepages_reserved]
 )

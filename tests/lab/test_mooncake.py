@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the ascend.pd_serving contributors
+"""Role mooncake with a real container engine: another Mooncake below a prefix, and in a derived image."""
+
+from __future__ import annotations
+
+import ensurepip
+import pathlib
+import shlex
+import typing as t
+import zipfile
+
+import pytest
+
+from .conftest import IMAGE, Cluster, Deployed, Lab, inventory
+
+VERSION = "0.3.12"
+# The lab's image has no pip; the real one has.
+BASE = "example/vllm-ascend:v0.23.0-a3"
+DERIVED = f"example/vllm-ascend-mooncake-{VERSION}:v0.23.0-a3"
+PREFIX = f"/opt/mooncake/{VERSION}"
+HOSTS = ("p1", "d1", "d2")
+
+
+def write_wheel(folder: pathlib.Path) -> pathlib.Path:
+    """A wheel of the published one's name, with what engines import of it."""
+    about = f"mooncake_transfer_engine_npu-{VERSION}.dist-info"
+    files = {
+        "mooncake/__init__.py": "",
+        "mooncake/engine.py": "class TransferEngine:\n    pass\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: mooncake-transfer-engine-npu\nVersion: {VERSION}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{about}/RECORD"])
+    path = folder / f"mooncake_transfer_engine_npu-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    lab: Lab, deployed: Deployed, tmp_path_factory: pytest.TempPathFactory
+) -> t.Iterator[tuple[Cluster, dict[str, t.Any]]]:
+    """The cluster of all tests, and what makes its runs install the wheel. Afterwards it is as it was."""
+    folder = tmp_path_factory.mktemp("mooncake")
+    (pip,) = (pathlib.Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    lab.put(pip, "p1", "/tmp/pip.whl")
+    unpack = "python3 -m zipfile -e /pip.whl /usr/lib/python3/dist-packages"
+    lab.sh(
+        "p1",
+        f"docker run --name base -v /tmp/pip.whl:/pip.whl {IMAGE} {unpack}; docker commit base {BASE}; docker rm base; "
+        f"docker save -o /tmp/base.tar {BASE}; chmod a+r /tmp/base.tar",
+    )
+    # The same image everywhere, as from a registry.
+    lab.get("p1", "/tmp/base.tar", folder / "base.tar")
+    for host in HOSTS[1:]:
+        lab.put(folder / "base.tar", host, "/tmp/base.tar")
+        lab.sh(host, "docker load -q -i /tmp/base.tar; rm /tmp/base.tar")
+    wheel = write_wheel(folder)
+    more = {"mooncake_method": "wheel", "mooncake_controller_file": str(wheel), "pd_mooncake_version": VERSION}
+    yield Cluster(lab, folder / "cluster", inventory(lab, image_archive="")), more
+    deployed.cluster.site()
+    assert lab.complete(deployed.url)
+    for host in HOSTS:
+        lab.sh(host, f"docker rmi {BASE}; docker rmi -f {DERIVED}; rm -rf /opt/mooncake")
+
+
+SCRIPT = """
+import glob, subprocess
+for folder in glob.glob("/proc/[0-9]*"):
+    words = open(folder + "/cmdline").read().split(chr(0))
+    if "serve" in words:
+        env = dict(entry.split("=", 1) for entry in open(folder + "/environ").read().split(chr(0)) if entry)
+        what = "import importlib.metadata as m, mooncake.engine as e; print(m.version('mooncake-transfer-engine-npu'), e.__file__)"
+        print(subprocess.check_output(["python3", "-c", what], env=env, text=True), end="")
+"""
+
+
+def loaded(lab: Lab, host: str) -> set[str]:
+    """Which Mooncake the engines of a host would load, and from where: in their environment."""
+    (engine,) = (name for name in lab.containers(host) if not name.endswith("-proxy"))
+    return set(lab.sh(host, f"docker exec {engine} python3 -c {shlex.quote(SCRIPT)}").splitlines())
+
+
+def test_below_a_prefix_that_engines_mount(
+    lab: Lab, deployed: Deployed, cluster: tuple[Cluster, dict[str, t.Any]]
+) -> None:
+    installing, wheel = cluster
+    more = {**wheel, "pd_image": BASE, "pd_mooncake_prefix": PREFIX}
+    run = installing.site(**more)
+    assert f"Mooncake {VERSION} (wheel" in run.stdout
+    place = f"{PREFIX}/site-packages/mooncake/engine.py"
+    assert loaded(lab, "p1") == loaded(lab, "d2") == {f"{VERSION} {place}"}
+    assert lab.complete(deployed.url)
+    assert installing.site(**more).changed() == {}
+
+
+def test_in_a_derived_image(lab: Lab, deployed: Deployed, cluster: tuple[Cluster, dict[str, t.Any]]) -> None:
+    installing, wheel = cluster
+    more = {**wheel, "mooncake_target": "image", "mooncake_base_image": BASE, "pd_image": DERIVED}
+    run = installing.site(**more)
+    assert f"Mooncake {VERSION} (wheel" in run.stdout
+    for host in ("p1", "d1"):
+        ((version, place),) = (line.split() for line in loaded(lab, host))
+        assert (version, place.startswith("/usr/")) == (VERSION, True)
+    assert lab.complete(deployed.url)
+    before = lab.ids(*HOSTS)
+    assert installing.site(**more).changed() == {}
+    assert lab.ids(*HOSTS) == before
+    assert "install" not in str(lab.containers("d1")), "what it was installed in is gone"
