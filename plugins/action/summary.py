@@ -36,7 +36,9 @@ class ActionModule(ActionBase):
                 gated[instance["name"]] = state
             if state is None or state["ready"] < instance["ranks"]:
                 missing = instance["ranks"] - (state["ready"] if state else 0)
-                skipped.append(f"{report.count(missing, 'rank')} of {instance['name']}")
+                left_out = [host for host in instance["hosts"] if state is None or host not in state["hosts"]]
+                where = f", on {report.some(left_out)}" if left_out else ""
+                skipped.append(f"{report.count(missing, 'rank')} of {instance['name']}{where}")
         verified = options["verified"] if options["verified"].get("requests") else None
         if verified is None:
             skipped.append("completions through the proxy")
@@ -53,8 +55,10 @@ def _gate_state(instance: dict[str, t.Any]) -> dict[str, t.Any] | None:
     path = gate.board_path(instance["name"])
     if not path.exists():
         return None
-    hosts = json.loads(path.read_text(encoding="utf-8")).get("hosts", {}).values()
+    asked = json.loads(path.read_text(encoding="utf-8")).get("hosts", {})
+    hosts = asked.values()
     return {
+        "hosts": list(asked),
         "ready": sum(entry["ready"] for entry in hosts),
         "seconds": max(entry["seconds"] for entry in hosts),
         "started": any(entry["started"] for entry in hosts),
