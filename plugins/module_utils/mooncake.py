@@ -207,7 +207,9 @@ class InContainer:
             if settings[variable]:
                 words += ["--volume", f"{settings[variable]}:{settings[variable]}:ro"]
         words += ["--volume", f"{script}:{script}:ro"]
-        for variable, value in {**settings, "PD_WORK": WORK_IN_CONTAINER}.items():
+        # Distributions mark their Python as not for pip. An image is for what runs in it, and goes with it.
+        inside = {**settings, "PD_WORK": WORK_IN_CONTAINER, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+        for variable, value in inside.items():
             words += ["--env", f"{variable}={value}"]
         try:
             code, out, err = self._docker(*words, self.image, script)
