@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import pathlib
@@ -28,6 +29,16 @@ from ansible_collections.ascend.pd_serving.plugins.plugin_utils import (
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import store
 
 display = Display()
+TAGS = frozenset(
+    {
+        *("all", "always", "never", "tagged", "untagged"),
+        *("prepare", "host_configure", "host_install", "image_install", "mooncake_install", "hccn", "hccn_files"),
+        *("preflight", "hardware", "fabric", "host", "ports", "image"),
+        *("kv_pool", "kv_pool_run", "engine", "engine_run", "proxy", "proxy_run", "verify", "verify_run"),
+        *("benchmark", "benchmark_setup", "benchmark_run"),
+    }
+)
+"""Ansible's own, and those of the collection's tasks."""
 FILES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "rehearsal" / "files"
 
 
@@ -69,6 +80,7 @@ class ActionModule(ActionBase):
             raise _Refused(
                 f"the controller's Python ({sys.executable}) lacks {', '.join(missing)}: {sys.executable} -m pip install {' '.join(missing)}"
             )
+        _warn_of_tags([*task_vars.get("ansible_run_tags", ()), *task_vars.get("ansible_skip_tags", ())])
         hostvars = task_vars["hostvars"]
         started = time.monotonic()
         source = collect.collect(hostvars)
@@ -175,6 +187,14 @@ class ActionModule(ActionBase):
             if slice_ is not None:
                 chips = int(values.get("pd_chips_per_node") or plan.cluster.hardware.chips_per_node)
                 rehearsal.build_host(slice_, plan.cluster.hardware.name, chips, FILES, upstream, sys.executable)
+
+
+def _warn_of_tags(given: t.Iterable[str]) -> None:
+    """Ansible skips what no tag chooses, so a run with a misspelt one does nothing and ends well."""
+    for tag in sorted(set(given) - TAGS):
+        near = difflib.get_close_matches(tag, TAGS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        display.warning(f"no task of this collection has the tag {tag}, so it chooses none of them{hint}")
 
 
 def _switch(name: str, value: t.Any) -> bool:

@@ -25,17 +25,25 @@ class ActionModule(ActionBase):
         result["changed"] = False
         _spec, options = self.validate_argument_spec({"found": {"type": "dict", "required": True}})
         overview = slices.read(constants.DEFAULT_LOCAL_TMP, slices.CLUSTER_FILE) or {}
+        found = {host: answers["units"].get("units", {}) for host, answers in options["found"].items()}
         states = [
-            report.unit_state(host, unit["name"], _what(unit), answer["units"][unit["name"]])
-            for host, answer in options["found"].items()
-            for unit in _units(host)
-            if unit["name"] in answer.get("units", {})
+            report.unit_state(host, unit["name"], _what(unit), units[unit["name"]], slice_["runtime"])
+            for host, units in found.items()
+            for slice_ in [slices.read(constants.DEFAULT_LOCAL_TMP, host) or {}]
+            for unit in _units(slice_)
+            if unit["name"] in units
         ]
         strangers = [
             f"{name} on {host} belongs to no instance of the inventory{' and runs' if unit['running'] else ''}"
-            for host, answer in options["found"].items()
-            for name, unit in answer.get("units", {}).items()
+            for host, units in found.items()
+            for name, unit in units.items()
             if unit["unknown"]
+        ]
+        engines = [
+            f"{host}: {finding['message']}. Fix: {finding['fix']}."
+            for host, answers in options["found"].items()
+            for finding in answers.get("host", {}).get("findings", ())
+            if finding["check"] == "docker"
         ]
         asked = set(options["found"])
         planned = {host for instance in overview["instances"] for host in instance["hosts"]}
@@ -51,7 +59,17 @@ class ActionModule(ActionBase):
             )
         down = [problem for state in states for problem in state.problems]
         result["deployed"] = any(state.deployed for state in states)
-        if not result["deployed"]:
+        if engines and result["deployed"]:
+            result["failed"] = True
+            result["msg"] = "\n".join(
+                [
+                    f"cluster {overview['name']}: nothing can be started or stopped where the container engine does not answer:",
+                    *engines[:40],
+                    *down[:40],
+                    "Then site.yml repairs what is down.",
+                ]
+            )
+        elif not result["deployed"]:
             display.display(f"Cluster {overview['name']} is not deployed on these hosts: site.yml does that.")
         elif all(state.stopped or not state.deployed for state in states):
             display.display(f"Cluster {overview['name']} is stopped: site.yml starts it.")
@@ -66,8 +84,7 @@ class ActionModule(ActionBase):
         return result
 
 
-def _units(host: str) -> list[dict[str, t.Any]]:
-    slice_ = slices.read(constants.DEFAULT_LOCAL_TMP, host) or {}
+def _units(slice_: dict[str, t.Any]) -> list[dict[str, t.Any]]:
     return [unit for key in slices.UNIT_KEYS for unit in slice_.get(key, ())]
 
 

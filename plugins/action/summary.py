@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.ascend.pd_serving.plugins.action import gate
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import report, slices
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import inventory, report, slices
 
 display = Display()
 
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
             if state is None or state["ready"] < instance["ranks"]:
                 missing = instance["ranks"] - (state["ready"] if state else 0)
                 left_out = [host for host in instance["hosts"] if state is None or host not in state["hosts"]]
-                where = f", on {report.some(left_out)}" if left_out else ""
+                where = f", on {inventory.some(left_out)}" if left_out else ""
                 skipped.append(f"{report.count(missing, 'rank')} of {instance['name']}{where}")
         verified = options["verified"] if options["verified"].get("requests") else None
         if verified is None:

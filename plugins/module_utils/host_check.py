@@ -194,13 +194,13 @@ def taken_ports(
     return [(wanted, listener) for listener in listeners for wanted in index.holding(listener)]
 
 
-def is_ours(
+def unit_of(
     pid: int,
     stats: t.Mapping[int, launcher.Stat],
-    ours: t.Collection[tuple[int, int]],
+    ours: t.Mapping[tuple[int, int], str],
     inner_pid: t.Callable[[int], int],
-) -> bool:
-    """Whether a process is, or descends from, a process of a unit: by the pid it sees itself and its start time.
+) -> str | None:
+    """The unit that a process belongs to, or descends from: by the pid it sees itself and its start time.
 
     That pair holds in a container too, where the launcher has written down other pids than the host's.
     """
@@ -208,10 +208,13 @@ def is_ours(
     while pid in stats and pid not in seen:
         seen.add(pid)
         stat_ = stats[pid]
-        if (inner_pid(pid), stat_.start) in ours or (inner_pid(stat_.session), _start(stats, stat_.session)) in ours:
-            return True
+        unit = ours.get((inner_pid(pid), stat_.start))
+        if unit is None:
+            unit = ours.get((inner_pid(stat_.session), _start(stats, stat_.session)))
+        if unit is not None:
+            return unit
         pid = stat_.parent
-    return False
+    return None
 
 
 def _start(stats: t.Mapping[int, launcher.Stat], pid: int) -> int:
@@ -232,15 +235,34 @@ def container_of(pid: int, containers: t.Iterable[Container]) -> Container | Non
     return next((one for one in containers if one.id in ids), None)
 
 
-def own_processes(site: units.Site) -> set[tuple[int, int]]:
-    """(pid, start time) of every launcher of this cluster that lives on this host, and of what it supervises."""
-    found: set[tuple[int, int]] = set()
+def own_processes(site: units.Site) -> dict[tuple[int, int], str]:
+    """(pid, start time) of every launcher of this cluster that lives on this host, and of what it supervises: its unit.
+
+    That a launcher lives is told by its lock. A boot id is not asked for: a container may be shown another one.
+    """
+    found: dict[tuple[int, int], str] = {}
     for name in site.found():
         observed = units.observe(site, name)
-        if observed.held and observed.state is not None and observed.state["boot_id"] == launcher.boot_id():
-            found.add((observed.state["pid"], observed.state["start_ticks"]))
-            found.update((process["pid"], process["start_ticks"]) for process in observed.state["processes"])
+        if observed.held and observed.state is not None:
+            for process in (observed.state, *observed.state["processes"]):
+                found[process["pid"], process["start_ticks"]] = name
     return found
+
+
+def check_runtime(site: units.Site, engine: str) -> list[Finding]:
+    """Units that run in containers while none are planned, or outside of one: no verb ends the one as if it were the other."""
+    running = [one for one in map(lambda name: units.observe(site, name), site.found()) if one.held and one.state]
+    contained = [one.name for one in running if units.runs_elsewhere(one)]
+    others = [one.name for one in running if one.name not in contained]
+    if engine == "docker":
+        wrong, found, planned, was = others, "as processes of the host", "docker", "process"
+    else:
+        wrong, found, planned, was = contained, "in containers", "process", "docker"
+    if not wrong:
+        return []
+    message = f"{', '.join(wrong)} of cluster {site.cluster} run {found}, but pd_runtime is {planned}"
+    fix = f"stop the cluster as it runs (stop.yml with -e pd_runtime={was}), then run this again"
+    return [finding("runtime", "pd_runtime", planned, message, fix)]
 
 
 def left_behind(site: units.Site) -> dict[int, str]:
@@ -254,9 +276,15 @@ def left_behind(site: units.Site) -> dict[int, str]:
 
 
 def check_ports(
-    site: units.Site, ranges: t.Iterable[PortRange], containers: t.Sequence[Container] = ()
+    site: units.Site,
+    ranges: t.Iterable[PortRange],
+    containers: t.Sequence[Container] = (),
+    planned: t.Collection[str] = (),
 ) -> list[Finding]:
-    """Ports that something else than this cluster listens on."""
+    """Ports that something else listens on than this cluster's units.
+
+    *planned*: the units that are to be on this host, where that is known; none but these gives its ports back.
+    """
     clashes = taken_ports(ranges, procfs.listeners())
     if not clashes:
         return []
@@ -269,12 +297,17 @@ def check_ports(
     for wanted, listener in clashes:
         pid = owners.get(listener.inode)
         container = None if pid is None else container_of(pid, containers)
+        unit = None if pid is None else unit_of(pid, stats, ours, procfs.innermost_pid)
+        if container is not None and is_own(container, site.cluster):
+            unit = container.name
         if pid in leftovers:
             found.append(_leftover_finding(wanted, listener, pid, leftovers[pid]))
-        elif pid in probed or (container is not None and is_own(container, site.cluster)):
+        elif pid in probed:
             continue
-        elif pid is None or not is_ours(pid, stats, ours, procfs.innermost_pid):
+        elif unit is None:
             found.append(_port_finding(wanted, listener, pid, container))
+        elif planned and unit not in planned:
+            found.append(_removed_finding(wanted, listener, unit))
     return found
 
 
@@ -294,6 +327,15 @@ def _port_finding(
         fix = f"stop that container (docker stop {container.name})"
     fix += f", or set {wanted.variable} to other ports" if wanted.variable else ""
     return finding("port", wanted.variable, listener.port, f"{_taken(wanted, listener)} {who}", fix)
+
+
+def _removed_finding(wanted: PortRange, listener: procfs.Listener, unit: str) -> Finding:
+    message = f"{_taken(wanted, listener)} {unit}, which is of this cluster and no more planned for this host"
+    fix = (
+        "end it: stop.yml with --limit to this host ends all of the cluster here; with containers `docker rm -f "
+        f"{unit}` ends this one alone"
+    )
+    return finding("port", wanted.variable, listener.port, message, fix)
 
 
 def _leftover_finding(wanted: PortRange, listener: procfs.Listener, pid: int, unit: str) -> Finding:

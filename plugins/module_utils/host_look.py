@@ -9,7 +9,6 @@ import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import (
     docker_check,
-    docker_socket,
     host_check,
     kernel,
     mooncake,
@@ -33,7 +32,13 @@ def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         *host_check.check_paths(params["root"], params["paths"]),
         *host_check.check_executables(params["root"], params["executables"], environ),
         *seen.findings,
-        *host_check.check_ports(site, [host_check.build_range(entry) for entry in params["ports"]], seen.containers),
+        *host_check.check_runtime(site, params["engine"]),
+        *host_check.check_ports(
+            site,
+            [host_check.build_range(entry) for entry in params["ports"]],
+            seen.containers,
+            params["containers"],
+        ),
     ]
     told: dict[str, t.Any] = {
         "findings": findings,

@@ -35,6 +35,9 @@ OPTIONS: t.Mapping[str, t.Any] = {
 }
 """Of module run_lock."""
 
+REMOVALS = 100
+"""How often other runs may remove the folder while this one wants to lock it."""
+
 LATEST = 1e11
 """No clock shows later seconds than these; in a file that somebody wrote by hand there may be anything."""
 
@@ -120,14 +123,16 @@ def take(
     """
     if not write:
         return _decide(read(site), wanted, max_age, force, dead)
-    sites.make_private_folder(site.folder, sites.under(site.root, site.base_dir))
-    with _alone_in(site.folder):
-        outcome = _decide(read(site), wanted, max_age, force, dead)
-        if outcome.action == "renewed":
-            os.utime(lock_path(site), (wanted.renewed, wanted.renewed))
-        elif not outcome.refused:
-            _write(lock_path(site), wanted)
-    return outcome
+    for _ in range(REMOVALS):
+        sites.make_private_folder(site.folder, sites.under(site.root, site.base_dir))
+        with contextlib.suppress(_Removed), _alone_in(site.folder):
+            outcome = _decide(read(site), wanted, max_age, force, dead)
+            if outcome.action == "renewed":
+                os.utime(lock_path(site), (wanted.renewed, wanted.renewed))
+            elif not outcome.refused:
+                _write(lock_path(site), wanted)
+            return outcome
+    raise sites.UnitError(f"{site.folder} is removed again and again while this run wants to lock it")
 
 
 def _decide(holder: Holder | None, wanted: Holder, max_age: float, force: bool, dead: str) -> Outcome:
@@ -150,7 +155,7 @@ def release(site: sites.Site, run_id: str, now: float, write: bool = True) -> Ou
     """Give the lock back. One that another run has taken over in the meantime is that run's, and stays."""
     if not os.path.isdir(site.folder):
         return Outcome("absent", None)
-    with _alone_in(site.folder):
+    with contextlib.suppress(_Removed), _alone_in(site.folder):
         holder = read(site)
         if holder is None:
             return Outcome("absent", None)
@@ -159,7 +164,11 @@ def release(site: sites.Site, run_id: str, now: float, write: bool = True) -> Ou
             return Outcome("not_ours", holder, note)
         if write:
             os.unlink(lock_path(site))
+            # A run that was refused before anything was deployed leaves nothing behind.
+            with contextlib.suppress(OSError):
+                os.rmdir(site.folder)
         return Outcome("released", None)
+    return Outcome("absent", None)
 
 
 def read(site: sites.Site) -> Holder | None:
@@ -201,11 +210,24 @@ def _write(path: str, wanted: Holder) -> None:
     sites.write_atomically(path, (json.dumps(content, indent=1) + "\n").encode("ascii"))
 
 
+class _Removed(Exception):
+    """Another run has let go of the folder, and removed it, before it was locked here."""
+
+
 @contextlib.contextmanager
 def _alone_in(folder: str) -> t.Iterator[None]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _Removed from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            removed = not os.path.samestat(os.fstat(fd), os.stat(folder))
+        except FileNotFoundError:
+            removed = True
+        if removed:
+            raise _Removed
         yield
     finally:
         os.close(fd)

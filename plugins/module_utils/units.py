@@ -53,7 +53,9 @@ LEFTOVER_GRACE = 3.0
 GUARD_PATIENCE = 2.0
 """Seconds that the guard of a launcher that was killed may take longer than the kernel for its processes to go."""
 
-IN_CONTAINER = "it runs in a container, which has to be stopped first"
+IN_CONTAINER = (
+    "it runs in a container, which has to be stopped first (docker stop, or stop.yml with -e pd_runtime=docker)"
+)
 
 State = t.Dict[str, t.Any]
 

@@ -105,7 +105,8 @@ options:
     default: none
   containers:
     description:
-      - Names of the containers that this cluster has on this host. Used with O(engine=docker).
+      - Names of the units, and so of the containers, that this cluster has on this host. What else of it holds a port is in
+        the way.
       - A container is this cluster's own when its label C(pd_serving.cluster) says so.
     type: list
     elements: str

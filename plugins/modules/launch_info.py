@@ -120,6 +120,9 @@ units:
     pid:
       description: Process id of the launcher, as it sees itself.
       type: int
+    contained:
+      description: Whether the launcher lives in a container, where process ids are other ones than the host's.
+      type: bool
     since:
       description: When the launcher started, in seconds since 1970.
       type: float

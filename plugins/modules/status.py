@@ -12,12 +12,14 @@ version_added: 0.1.0
 short_description: Show which ranks are up, and fail when any is not
 description:
   - Compares what the plan wants with what M(ascend.pd_serving.launch_info) found on the hosts and prints it as a table.
-  - Fails when the cluster is deployed but not wholly up, naming every endpoint that is down. A cluster that is not deployed
-    at all, or was stopped by order, is no failure.
+  - Fails when the cluster is deployed but not wholly up, naming every endpoint that is down, and where a container engine
+    that has its units does not answer. A cluster that is not deployed at all, or was stopped by order, is no failure.
   - Runs on the controller and contacts no host. Use it with C(run_once).
 options:
   found:
-    description: Results of M(ascend.pd_serving.launch_info), by host.
+    description:
+      - Answers of M(ascend.pd_serving.on_host), by host. Its part V(units) is needed; V(host) tells whether the container
+        engine answers.
     type: dict
     required: true
 attributes:
@@ -32,7 +34,8 @@ attributes:
 EXAMPLES = r"""
 - name: Show what is up
   ascend.pd_serving.status:
-    found: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'status_found'))) }}"
+    found: >-
+      {{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, ['status_found', 'answers']))) }}
   run_once: true
 """
 

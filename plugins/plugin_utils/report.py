@@ -179,7 +179,8 @@ class UnitState:
     notes: list[str]
 
 
-def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> UnitState:
+def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any], runtime: str) -> UnitState:
+    """*found*: what module launch_info tells of the unit; *runtime*: the planned one."""
     processes = found["processes"]
     ready = sum(process["health"] == "ready" for process in processes)
     end = found.get("end") or {}
@@ -191,7 +192,13 @@ def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> 
     elif found["running"]:
         state = "up" if ready == len(processes) else "not all ready"
         problems = _not_ready(host, instance, processes)
-        if not found["current"]:
+        if found["contained"] != (runtime == "docker"):
+            was = "docker" if found["contained"] else "process"
+            notes.append(
+                f"{instance} on {host} runs with runtime {was}, but pd_runtime is {runtime}: stop it as it runs "
+                f"(stop.yml with -e pd_runtime={was}), then run site.yml"
+            )
+        elif not found["current"]:
             notes.append(
                 f"{instance} on {host} runs another configuration than the inventory has; site.yml would restart it"
             )
@@ -201,7 +208,8 @@ def unit_state(host: str, name: str, instance: str, found: dict[str, t.Any]) -> 
             f"{instance} on {host} {'is stopped' if stopped else 'has ended: ' + (end.get('reason') or 'its launcher is gone')}"
         )
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"])) if found.get("since") else "-"
-    row = (host, instance, name, f"{ready}/{len(processes)}", state, str(found.get("pid") or "-"), since)
+    pid = "in container" if found["contained"] else str(found.get("pid") or "-")
+    row = (host, instance, name, f"{ready}/{len(processes)}", state, pid, since)
     return UnitState(row, found["deployed"], stopped, problems, notes)
 
 

@@ -57,6 +57,7 @@ def image_runs(lab: Lab, deployed: Deployed) -> dict[str, Run]:
     with others_unharmed(lab, *OTHERS):
         for name in ("/srv/images/none.tar", "/var/tmp/cut.tar", "/var/tmp/cut.tgz"):
             runs[name] = deployed.cluster.run("site.yml", image_archive=name)
+        runs["pull"] = deployed.cluster.run("site.yml", image_archive="")
         lab.sh("d2", f"{STOP_DOCKER}; mount -t tmpfs -o size=20m tmpfs /var/lib/docker; systemctl start docker")
         runs["no space"] = deployed.cluster.run("site.yml")
         lab.sh("d2", f"{STOP_DOCKER}; umount /var/lib/docker; systemctl start docker")
@@ -71,6 +72,8 @@ def image_runs(lab: Lab, deployed: Deployed) -> dict[str, Run]:
         ("/var/tmp/cut.tar", (IMAGE, "/var/tmp/cut.tar is damaged or cut off", "image_archive")),
         # Only loading shows that a packed archive is cut off.
         ("/var/tmp/cut.tgz", (IMAGE, "/var/tmp/cut.tgz", "image_archive")),
+        # The lab has no way out.
+        ("pull", (f"cannot pull {IMAGE}", "image_mirror", "image_archive")),
         ("no space", ("does not fit", "/var/lib/docker", ARCHIVE)),
     ],
 )

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.ascend.pd_serving.plugins.action import plan
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.verdicts import TAGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,16 @@ def test_preflight_knows_its_tags() -> None:
     """Those that the judgement goes by; preflight.yml refuses all others."""
     text = (ROOT / "playbooks" / "preflight.yml").read_text(encoding="utf-8")
     assert f"preflight_tags: [preflight, {', '.join(TAGS)}]" in text
+
+
+def test_every_tag_is_known() -> None:
+    """What is not is taken for misspelt."""
+    found = set()
+    for path in FILES:
+        if path.parts[0] in ("roles", "playbooks") and path.suffix == ".yml":
+            for words in re.findall(r"^ *tags: \[(.+)\]$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
+                found |= {word.strip() for word in words.split(",")}
+    assert found | {"all", "never", "tagged", "untagged"} == plan.TAGS
 
 
 def test_every_source_file_has_its_header() -> None:

@@ -122,7 +122,7 @@ def _ownership(root: str, wanted: Wanted) -> t.Callable[[int], bool] | None:
     site = sites.Site(wanted.cluster, root, wanted.base_dir)
     stats = launcher.all_stats()
     ours = host_check.own_processes(site)
-    return lambda pid: host_check.is_ours(pid, stats, ours, procfs.innermost_pid)
+    return lambda pid: host_check.unit_of(pid, stats, ours, procfs.innermost_pid) is not None
 
 
 def _kind(path: str) -> str:

@@ -99,6 +99,9 @@ CHECKS: tuple[Check, ...] = (
     Check("docker", "host", "The container engine answers", "容器引擎可用", _FOUND),
     Check("requests", "host", "Python has the library requests", "Python 已安装 requests 库", _FOUND),
     Check("container", "host", "No other container is in the way", "没有冲突的容器", _FOUND),
+    Check(
+        "runtime", "host", "What runs was started with the planned runtime", "运行中的单元与规划的运行时一致", _FOUND
+    ),
     # Ports
     Check("port", "ports", "Planned ports are free", "规划端口空闲", _FOUND),
     Check("firewall", "ports", "Hosts reach each other's planned ports", "主机间规划端口互通", ("host",), across=True),
@@ -111,7 +114,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 HOST_CHECK = frozenset(
-    ("chip", "device", "path", "executable", "docker", "requests", "container", "port", "image", "space")
+    ("chip", "device", "path", "executable", "docker", "requests", "container", "runtime", "port", "image", "space")
 )
 
 BY_ID = {check.id: check for check in CHECKS}

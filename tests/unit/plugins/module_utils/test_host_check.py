@@ -75,16 +75,16 @@ def test_whose_a_process_is() -> None:
     }
     inner = {500: 1, 501: 7, 502: 8}
 
-    def ours(pid: int, *pairs: tuple[int, int]) -> bool:
-        return host_check.is_ours(pid, table, pairs, lambda each: inner.get(each, each))
+    def unit(pid: int, *pairs: tuple[int, int]) -> str | None:
+        return host_check.unit_of(pid, table, dict.fromkeys(pairs, "d"), lambda each: inner.get(each, each))
 
-    assert ours(502, (1, 50))
-    assert ours(502, (7, 60))
-    assert not ours(502, (7, 61))
-    assert not ours(1, (1, 50))
-    assert not ours(999, (1, 50))
+    assert unit(502, (1, 50)) == "d"
+    assert unit(502, (7, 60)) == "d"
+    assert unit(502, (7, 61)) is None
+    assert unit(1, (1, 50)) is None
+    assert unit(999, (1, 50)) is None
     orphan = {**table, 502: stat(502, 1, 501, 70)}
-    assert host_check.is_ours(502, orphan, {(7, 60)}, lambda each: inner.get(each, each))
+    assert host_check.unit_of(502, orphan, {(7, 60): "d"}, lambda each: inner.get(each, each)) == "d"
 
 
 def test_which_container_a_process_is_in(monkeypatch: pytest.MonkeyPatch) -> None:

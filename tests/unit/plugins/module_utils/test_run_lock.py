@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,38 @@ sys.stdin.readline()
 for site in sites:
     print(run_lock.take(site, run_lock.new_holder(name, name, "site"), 7200).action, flush=True)
 """
+
+
+def test_a_lock_leaves_no_folder_where_nothing_is_deployed(site: units.Site) -> None:
+    folder = Path(site.folder)
+    for deployed in (False, True):
+        take(site, "a")
+        if deployed:
+            (folder / "pd-d").mkdir()
+        assert run_lock.release(site, "a", NOW).action == "released"
+        assert folder.exists() is deployed
+
+
+def test_a_folder_that_is_removed_while_another_run_waits_for_it(site: units.Site) -> None:
+    """What it has opened is nobody's any more: a lock there would keep nobody away."""
+    failures: list[BaseException] = []
+
+    def come_and_go(name: str) -> None:
+        try:
+            for _ in range(100):
+                if not run_lock.take(site, run(name), TWO_HOURS).refused:
+                    found = run_lock.read(site)
+                    assert found is not None and found.run_id == name
+                    assert run_lock.release(site, name, NOW).action == "released"
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=come_and_go, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == [] and not Path(site.folder).exists()
 
 
 def test_of_many_that_come_at_once_one_has_it(tmp_path: Path) -> None:

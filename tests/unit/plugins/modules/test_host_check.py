@@ -29,6 +29,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils import (
     procfs,
     units,
 )
+from ansible_collections.ascend.pd_serving.plugins.module_utils import host_check as host_rules
 from ansible_collections.ascend.pd_serving.plugins.modules import host_check
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.fake_docker import (
     IMAGE_ID,
@@ -128,6 +129,42 @@ def test_ports_of_the_clusters_own_units_are_not_taken(tmp_path: Path, running: 
     port = listened_port(site)
     assert call(tmp_path, ports=[port_entry(port)]) == []
     assert len(call(tmp_path, ports=[port_entry(port)], cluster="other")) == 1
+
+
+def test_a_port_of_a_unit_that_is_no_more_planned_here_is_taken(tmp_path: Path, running: Any) -> None:
+    """Nothing would end it, and the unit that is to have the port would end at its start."""
+    site, _ = running
+    port = listened_port(site)
+    assert call(tmp_path, ports=[port_entry(port)], containers=["pd-a"]) == []
+    (found,) = call(tmp_path, ports=[port_entry(port)], containers=["pd-b"])
+    assert (found["check"], found["severity"], found["value"]) == ("port", "error", port)
+    assert "is taken by pd-a, which is of this cluster and no more planned for this host" in found["message"]
+    assert "stop.yml with --limit" in found["fix"]
+
+
+def test_what_runs_with_the_other_runtime(tmp_path: Path, running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, _ = running
+    listened_port(site)
+    assert call(tmp_path) == []
+    (found,) = host_rules.check_runtime(site, "docker")
+    assert (found["check"], found["variable"], found["value"]) == ("runtime", "pd_runtime", "docker")
+    assert found["message"] == "pd-a of cluster demo run as processes of the host, but pd_runtime is docker"
+    monkeypatch.setattr(units, "runs_elsewhere", lambda observed: True)
+    assert host_rules.check_runtime(site, "docker") == []
+    (found,) = call(tmp_path)
+    assert found["message"] == "pd-a of cluster demo run in containers, but pd_runtime is process"
+    assert found["fix"] == "stop the cluster as it runs (stop.yml with -e pd_runtime=docker), then run this again"
+
+
+def test_a_container_that_is_shown_another_boot_id(tmp_path: Path, running: Any) -> None:
+    """Its lock says that it lives; its processes are still known when the container engine cannot be asked."""
+    site, _ = running
+    port = listened_port(site)
+    path = Path(site.unit_dir("pd-a"), launcher.STATE_FILE)
+    state = path.read_text()
+    path.write_text(state.replace(launcher.boot_id(), "0" * 36))
+    assert call(tmp_path, ports=[port_entry(port)]) == []
+    path.write_text(state)
 
 
 def test_what_a_killed_launcher_left_is_only_a_warning(tmp_path: Path, running: Any) -> None:
@@ -249,6 +286,9 @@ def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkey
         port = server.getsockname()[1]
         groups[os.getpid()] = {ours}
         assert docker(tmp_path, ports=[port_entry(port)])["findings"] == []
+        groups[os.getpid()] = {daemon.add("pd-demo-old", cluster="demo")}
+        (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
+        assert "is taken by pd-demo-old, which is of this cluster and no more planned" in found["message"]
         groups[os.getpid()] = {other}
         (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
     assert found["message"].endswith(") in container web")

@@ -260,7 +260,7 @@ def test_a_unit_in_a_container(host: Host, contained: subprocess.Popen[bytes]) -
     assert actions(host.launch(wanted, state="written")) == {"pd-a": "unchanged"}
     assert actions(host.launch(other, state="written")) == {"pd-a": "kept"}
 
-    refusal = "it runs in a container, which has to be stopped first"
+    refusal = units.IN_CONTAINER
     assert host.launch(state="stopped")["msg"] == f"pd-a is not stopped: {refusal}"
     assert host.launch(other)["msg"] == f"pd-a is not started: {refusal}"
     assert actions(host.launch(state="stopped", check_mode=True)) == {"pd-a": "stopped"}
@@ -617,7 +617,7 @@ def test_a_stop_after_a_crash_leaves_the_unit_stopped(host: Host) -> None:
     assert found["pd-b"]["reason"] == "stopped by order; before that: its launcher was killed"
     assert found["pd-c"]["reason"] == "stopped by order; before that: was not running"
     for name, report in found.items():
-        shown = unit_state("h1", name, name, report)
+        shown = unit_state("h1", name, name, report, "process")
         assert shown.stopped and shown.row[4] == "stopped"
     again = host.launch(state="stopped")
     assert not again["changed"] and set(actions(again).values()) == {"unchanged"}

@@ -131,7 +131,7 @@ def test_a_process_of_the_cluster_is_known(a2: FakeHost) -> None:
     rows = "\n".join(line.replace("472206", f"{pid:<6}") for pid in pids.values())
     a2.answer("npu-smi", "info", table.replace(line, rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_check, "is_ours", lambda pid, *_rest: pid == os.getpid())
+        patch.setattr(host_check, "unit_of", lambda pid, *_rest: "d" if pid == os.getpid() else None)
         npu = run(a2, hardware="a2", queries=[], cluster="demo")
     assert [one["own"] for one in npu["npu_smi"]["chips"]["0"]["processes"]] == [True, False]
     assert run(a2, hardware="a2", queries=[], cluster="demo")["npu_smi"]["chips"]["0"]["processes"][0]["own"] is False

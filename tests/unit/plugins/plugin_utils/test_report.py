@@ -191,6 +191,7 @@ def unit(**changes: t.Any) -> dict[str, t.Any]:
         "running": True,
         "current": True,
         "pid": 42,
+        "contained": False,
         "since": 0,
         "end": None,
         "processes": processes,
@@ -199,7 +200,7 @@ def unit(**changes: t.Any) -> dict[str, t.Any]:
 
 
 def test_a_unit_that_is_up() -> None:
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit())
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(), "process")
     assert state.problems == []
     assert state.deployed
     assert "4/4" in state.row
@@ -210,7 +211,7 @@ def test_a_rank_that_does_not_answer() -> None:
     """RUN-01: the dead endpoint by host and port, and how many are left."""
     found = unit()
     found["processes"][1]["health"] = "unhealthy"
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found)
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found, "process")
     assert len(state.problems) == 1
     assert "d1:7101" in state.problems[0]
     assert "d-a" in state.problems[0]
@@ -229,35 +230,43 @@ def test_run_03_endpoints_that_became_fewer() -> None:
         }
         for n in range(16)
     ]
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found)
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found, "process")
     (problem,) = state.problems
     for words in ("d1", "7103", "7108", "7115", "down", "13/16"):
         assert words in problem
     assert "13/16" in state.row
 
 
+def test_a_unit_that_runs_with_the_other_runtime() -> None:
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(contained=True, current=False), "process")
+    (note,) = state.notes
+    assert note.startswith("d-a on d1 runs with runtime docker, but pd_runtime is process: stop it as it runs ")
+    assert "in container" in state.row and "42" not in state.row
+    assert report.unit_state("d1", "pd-pd-d-a", "d-a", unit(contained=True), "docker").notes == []
+
+
 def test_a_unit_that_has_ended() -> None:
     end = {"at": 1, "code": 137, "reason": "rank 1 (pid 7) was killed by signal 9 (SIGKILL); ending the other 3"}
     found = unit(running=False, end=end, processes=[])
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found)
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", found, "process")
     assert "ended" in state.row
     assert "killed by signal 9" in state.problems[0]
     assert "d1" in state.problems[0]
 
 
 def test_a_unit_without_a_reason() -> None:
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(running=False, processes=[]))
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(running=False, processes=[]), "process")
     assert "launcher is gone" in state.problems[0]
 
 
 def test_a_unit_that_was_never_deployed() -> None:
-    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(deployed=False, running=False, processes=[]))
+    state = report.unit_state("d1", "pd-pd-d-a", "d-a", unit(deployed=False, running=False, processes=[]), "process")
     assert "not deployed" in state.row
     assert not state.deployed
 
 
 def test_status_lines() -> None:
-    states = [report.unit_state(f"x{n}", "pd-pd-d-a", "d-a", unit()) for n in range(report.MAX_ROWS + 7)]
+    states = [report.unit_state(f"x{n}", "pd-pd-d-a", "d-a", unit(), "process") for n in range(report.MAX_ROWS + 7)]
     lines = report.status_lines(states)
     assert lines[0].split() == ["HOST", "INSTANCE", "UNIT", "READY", "STATE", "PID", "SINCE"]
     assert "and 7 more" in "\n".join(lines)

@@ -719,6 +719,11 @@ def name_taken(case: Case, host: str) -> None:
     case.host(host)["findings"].append(finding("container", "pd-demo-decode", "pd_cluster_name"))
 
 
+@fault("runtime")
+def other_runtime(case: Case, host: str) -> None:
+    case.host(host)["findings"].append(finding("runtime", "docker", "pd_runtime"))
+
+
 @fault("port", says=("7100",))
 def port_taken(case: Case, host: str) -> None:
     case.host(host)["findings"].append(finding("port", 7100, "pd_api_port"))
