@@ -294,6 +294,7 @@ def check_ports(
     leftovers = left_behind(site)
     probed = port_probe.listener_pids(site.cluster, site.root)
     found = []
+    removed: dict[str, list[tuple[PortRange, procfs.Listener]]] = {}
     for wanted, listener in clashes:
         pid = owners.get(listener.inode)
         container = None if pid is None else container_of(pid, containers)
@@ -307,8 +308,8 @@ def check_ports(
         elif unit is None:
             found.append(_port_finding(wanted, listener, pid, container))
         elif planned and unit not in planned:
-            found.append(_removed_finding(wanted, listener, unit))
-    return found
+            removed.setdefault(unit, []).append((wanted, listener))
+    return found + [_removed_finding(unit, held) for unit, held in sorted(removed.items())]
 
 
 def _taken(wanted: PortRange, listener: procfs.Listener) -> str:
@@ -329,13 +330,17 @@ def _port_finding(
     return finding("port", wanted.variable, listener.port, f"{_taken(wanted, listener)} {who}", fix)
 
 
-def _removed_finding(wanted: PortRange, listener: procfs.Listener, unit: str) -> Finding:
-    message = f"{_taken(wanted, listener)} {unit}, which is of this cluster and no more planned for this host"
+def _removed_finding(unit: str, held: t.Sequence[tuple[PortRange, procfs.Listener]]) -> Finding:
+    ports: dict[str, list[int]] = {}
+    for wanted, listener in sorted(held, key=lambda each: each[1].port):
+        ports.setdefault(wanted.owner, []).append(listener.port)
+    taken = ", ".join(f"{owner}: {', '.join(map(str, numbers))}" for owner, numbers in ports.items())
+    message = f"{unit}, which is of this cluster and no more planned for this host, has ports of others ({taken})"
     fix = (
         "end it: stop.yml with --limit to this host ends all of the cluster here; with containers `docker rm -f "
         f"{unit}` ends this one alone"
     )
-    return finding("port", wanted.variable, listener.port, message, fix)
+    return finding("port", held[0][0].variable, held[0][1].port, message, fix)
 
 
 def _leftover_finding(wanted: PortRange, listener: procfs.Listener, pid: int, unit: str) -> Finding:

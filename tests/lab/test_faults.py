@@ -93,6 +93,52 @@ def test_the_docker_daemon_is_down(lab: Lab, deployed: Deployed) -> None:
     repaired(lab, deployed)
 
 
+def test_the_docker_daemon_dies_under_what_serves(lab: Lab, deployed: Deployed) -> None:
+    """One cause, one message: the engines that go on serving without it are no strangers on their ports."""
+    lab.sh("d2", "kill -9 $(pidof dockerd); systemctl stop docker.socket docker")
+    assert lab.complete(deployed.url)
+    run = deployed.cluster.run("site.yml")
+    refusal(run, "d2", "[docker]", "systemctl start docker")
+    assert "Preflight: 1 error;" in run.stdout
+    status = deployed.cluster.run("status.yml")
+    assert status.rc != 0 and "systemctl start docker" in status.failures()["p1"]
+    stop = deployed.cluster.run("stop.yml", limit="d2")
+    assert stop.rc != 0 and "what serves there goes on" in stop.failures()["d2"]
+    assert lab.complete(deployed.url)
+    lab.sh("d2", "systemctl start docker")  # which ends what ran
+    repaired(lab, deployed)
+
+
+def test_another_runtime_is_refused_while_the_cluster_runs(lab: Lab, deployed: Deployed) -> None:
+    with others_unharmed(lab, "p1", "d1", "d2"):
+        for verb in ("site.yml", "stop.yml"):
+            run = deployed.cluster.run(verb, pd_runtime="process")
+            assert run.rc != 0 and run.changed() == {}
+            assert "run in containers, but pd_runtime is process" in run.stdout
+            assert "stop.yml with -e pd_runtime=docker" in run.stdout
+        status = deployed.cluster.run("status.yml", pd_runtime="process")
+        assert "decode on d1 runs with runtime docker, but pd_runtime is process" in status.stdout
+
+
+def test_a_removed_instance_that_still_has_the_ports(lab: Lab, deployed: Deployed, tmp_path: t.Any) -> None:
+    """Decode moves to the host of a prefill instance that the inventory has no more: it would end at its start."""
+    two = inventory(lab)
+    two["all"]["children"]["prefill"]["hosts"]["d1"] = {"ansible_host": lab.address["d1"]}
+    two["all"]["children"]["decode"] = {
+        "hosts": {"d2": {"ansible_host": lab.address["d2"]}},
+        "vars": {"pd_dp_size": 1, "pd_tp_size": 1, "pd_chips": [4]},
+    }
+    lab.sh("d1", "docker rm -f pd-pd-decode")
+    Cluster(lab, tmp_path / "two", two).site()
+    with others_unharmed(lab, "p1", "d1", "d2"):
+        refusal(
+            deployed.cluster.run("site.yml"), "d1", "pd-pd-prefill-d1", "no more planned for this host", "docker rm -f"
+        )
+    lab.sh("d1", "docker rm -f pd-pd-prefill-d1")
+    deployed.cluster.site()
+    assert lab.complete(deployed.url)
+
+
 def test_a_chip_and_a_name_that_others_have(lab: Lab, deployed: Deployed) -> None:
     lab.sh(
         "d2",

@@ -138,7 +138,9 @@ def test_a_port_of_a_unit_that_is_no_more_planned_here_is_taken(tmp_path: Path, 
     assert call(tmp_path, ports=[port_entry(port)], containers=["pd-a"]) == []
     (found,) = call(tmp_path, ports=[port_entry(port)], containers=["pd-b"])
     assert (found["check"], found["severity"], found["value"]) == ("port", "error", port)
-    assert "is taken by pd-a, which is of this cluster and no more planned for this host" in found["message"]
+    assert found["message"] == (
+        f"pd-a, which is of this cluster and no more planned for this host, has ports of others (the API of decode: {port})"
+    )
     assert "stop.yml with --limit" in found["fix"]
 
 
@@ -288,7 +290,7 @@ def test_ports_that_a_container_holds(tmp_path: Path, daemon: FakeDocker, monkey
         assert docker(tmp_path, ports=[port_entry(port)])["findings"] == []
         groups[os.getpid()] = {daemon.add("pd-demo-old", cluster="demo")}
         (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
-        assert "is taken by pd-demo-old, which is of this cluster and no more planned" in found["message"]
+        assert found["message"].startswith("pd-demo-old, which is of this cluster and no more planned for this host, ")
         groups[os.getpid()] = {other}
         (found,) = docker(tmp_path, ports=[port_entry(port)])["findings"]
     assert found["message"].endswith(") in container web")
