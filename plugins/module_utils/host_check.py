@@ -13,7 +13,7 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, port_probe, procfs, units
+from ansible_collections.ascend.pd_serving.plugins.module_utils import launcher, port_probe, procfs, sites, units
 
 if t.TYPE_CHECKING:
     # Its HTTP client is a tenth of the start of modules that need it for no more than a name, such as npu_facts.
@@ -70,24 +70,15 @@ def _device_trouble(path: str) -> str | None:
     return "is a folder, not a device node" if stat.S_ISDIR(mode) else None
 
 
-# Drivers put the tool into one of two folders; a container wants it at the first.
-_NPU_SMI_ELSEWHERE = {"/usr/local/bin/npu-smi": "/usr/local/sbin/npu-smi"}
-
-
 def check_paths(root: str, wanted: t.Iterable[t.Mapping[str, t.Any]]) -> list[Finding]:
     """Files and folders that will be mounted or read."""
     found = []
     for entry in wanted:
-        trouble = _path_trouble(units.under(root, entry["path"]), entry["type"])
+        trouble = _path_trouble(units.under(root, sites.source_on(root, entry["path"])), entry["type"])
         if trouble:
-            message = f"{entry['path']} {trouble}" + (f"; needed for {entry['why']}" if entry["why"] else "")
+            other = f", and {sites.NPU_SMI_ELSEWHERE} neither" if entry["path"] == sites.NPU_SMI else ""
+            message = f"{entry['path']} {trouble}{other}" + (f"; needed for {entry['why']}" if entry["why"] else "")
             fix = f"put it there, or set {entry['variable']}" if entry["variable"] else "put it there"
-            other = _NPU_SMI_ELSEWHERE.get(entry["path"])
-            if other is not None and os.path.isfile(units.under(root, other)):
-                message, fix = (
-                    f"{message}; it is in {other} here",
-                    f"set pd_mounts of this host: [{other}:{entry['path']}:ro]",
-                )
             found.append(finding("path", entry["variable"], entry["path"], message, fix))
     return found
 

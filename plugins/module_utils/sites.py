@@ -84,6 +84,17 @@ def under(root: str, path: str) -> str:
     return root.rstrip("/") + path if root else path
 
 
+NPU_SMI = "/usr/local/bin/npu-smi"
+NPU_SMI_ELSEWHERE = "/usr/local/sbin/npu-smi"
+
+
+def source_on(root: str, path: str) -> str:
+    """What a container mounts where the plan says *path*: drivers put npu-smi into one of two folders."""
+    if path == NPU_SMI and not os.path.exists(under(root, path)) and os.path.isfile(under(root, NPU_SMI_ELSEWHERE)):
+        return NPU_SMI_ELSEWHERE
+    return path
+
+
 def check_name(name: str, what: str) -> str:
     """Names become folders, so one that leads elsewhere is refused."""
     if not _NAME.match(name):

@@ -32,6 +32,7 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import che
 from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import launch_environment as launch_environment
 from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import make_private_folder as make_private_folder
 from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import site_of as site_of
+from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import source_on as source_on
 from ansible_collections.ascend.pd_serving.plugins.module_utils.sites import under as under
 
 LAUNCHER_FILE = "launcher.py"
@@ -102,6 +103,12 @@ def observe(site: Site, unit: str) -> Observed:
     return Observed(
         unit, directory, _read_json(os.path.join(directory, launcher.SPEC_FILE)), launcher.read_state(directory), held
     )
+
+
+def mounts_here(site: Site, spec: t.Mapping[str, t.Any]) -> list[str]:
+    """The mounts of a spec's container, from where this host has what is mounted."""
+    mounts = (mount.split(":", 1) for mount in spec.get("container", {}).get("mounts", ()))
+    return [f"{source_on(site.root, source)}:{rest}" for source, rest in mounts]
 
 
 def _read_json(path: str) -> t.Any:

@@ -155,6 +155,10 @@ units:
         - With O(state=written) all files that were written, and the log folder when it was made.
       type: list
       elements: str
+    mounts:
+      description: The mounts of its container, from where this host has what is mounted. With O(state=written).
+      type: list
+      elements: str
   sample:
     pd-demo-decode: {action: restarted, reason: the launch spec changed, pid: 4711, files: []}
 """
@@ -278,6 +282,7 @@ class Launch:
         writes = decision.action == "written"
         pid = observed.state["pid"] if observed.running and observed.state is not None else None
         self.note(wanted.name, decision.action, decision.reason, pid, outdated if writes else ())
+        self.results[wanted.name]["mounts"] = units.mounts_here(self.site, wanted.spec)
         if writes:
             self.show_difference(wanted, observed)
         return writes

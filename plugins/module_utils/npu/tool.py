@@ -30,7 +30,7 @@ NPU_SMI = "npu-smi"
 PLACES: t.Mapping[str, tuple[str, ...]] = {
     HCCN_TOOL: ("/usr/local/Ascend/driver/tools/hccn_tool",),
     # Which of the two differs between hosts.
-    NPU_SMI: ("/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi"),
+    NPU_SMI: (sites.NPU_SMI, sites.NPU_SMI_ELSEWHERE),
 }
 
 _CHIP = r"[0-9]{1,3}"

@@ -190,7 +190,7 @@ def test_written_writes_and_starts_nothing(host: Host) -> None:
     first = host.launch(wanted, state="written")
     logs = Path(host.site.unit_logs("pd-a"))
     files = ["launcher.py", "launch.json", "run_dp_template.sh", str(logs)]
-    expected = {"action": "written", "reason": "not deployed yet", "pid": None, "files": files}
+    expected = {"action": "written", "reason": "not deployed yet", "pid": None, "files": files, "mounts": []}
     assert first["changed"] and first["units"]["pd-a"] == expected == announced["units"]["pd-a"]
     folder = Path(host.site.unit_dir("pd-a"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, logs / ".", *folder.iterdir()]}
@@ -622,6 +622,26 @@ def test_a_stop_after_a_crash_leaves_the_unit_stopped(host: Host) -> None:
     again = host.launch(state="stopped")
     assert not again["changed"] and set(actions(again).values()) == {"unchanged"}
     assert actions(host.launch(unit("pd-c"))) == {"pd-c": "started"}
+
+
+def test_dev_05_each_hosts_own_npu_smi_is_mounted(host: Host) -> None:
+    """DEV-05: drivers put it into one of two folders; containers want it in the first."""
+    mounts = ["/usr/local/bin/npu-smi:/usr/local/bin/npu-smi:ro", "/data:/data"]
+    wanted = unit("pd-a", container={"image": "x", "mounts": mounts})
+
+    def mounted() -> list[str]:
+        found: list[str] = host.launch(wanted, state="written")["units"]["pd-a"]["mounts"]
+        return found
+
+    assert mounted() == mounts, "preflight says that it is missing"
+    elsewhere = host.root / "usr/local/sbin/npu-smi"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.touch()
+    assert mounted() == ["/usr/local/sbin/npu-smi:/usr/local/bin/npu-smi:ro", "/data:/data"]
+    usual = host.root / "usr/local/bin/npu-smi"
+    usual.parent.mkdir(parents=True)
+    usual.touch()
+    assert mounted() == mounts
 
 
 def wait_until_free(host: Host, name: str) -> bool:
