@@ -157,6 +157,9 @@ def _engine_layer(release: str) -> bytes:
         write(packages / f"{MOONCAKE}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         write(packages / "mooncake/__init__.py", "")
         write(packages / "mooncake/engine.py", "class TransferEngine:\n    pass\n")
+        installed = ("mooncake/__init__.py", "mooncake/engine.py", f"{MOONCAKE}.dist-info/METADATA")
+        # By this pip removes it, where role mooncake installs another one.
+        write(packages / f"{MOONCAKE}.dist-info/RECORD", "".join(f"{path},,\n" for path in installed))
         shutil.copytree(_examples(), staging / "vllm-workspace/vllm-ascend/examples", ignore=ignore)
         write(staging / "usr/local/bin/vllm", VLLM, 0o755)
         write(staging / "vllm-workspace/RELEASE", f"{release}\n")
