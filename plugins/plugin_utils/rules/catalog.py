@@ -27,6 +27,7 @@ RULES: dict[str, str] = {
     "text-value": "A number or truth value is given as text",
     "placeholder": "A placeholder of a template was left in",
     "cluster-variable-differs": "A value of the whole cluster differs between hosts",
+    "variable-scope": "A value that holds for more hosts than it is given for",
     "instance-variable-differs": "A value of one instance differs between its hosts",
     # Addresses (inventory.py, rules/cluster.py, rules/environment.py)
     "node-ip": "A host has no IPv4 address",

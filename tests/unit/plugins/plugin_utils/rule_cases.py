@@ -15,6 +15,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Quiet as Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_a5 import A5
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_given import GIVEN
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_values import ABOUT_VALUES
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
@@ -2161,6 +2162,7 @@ CASES: list[Provoking | Quiet] = [
     *OPTIONS,
     *A5,
     *GIVEN,
+    *ABOUT_VALUES,
 ]
 PROVOKING = [case for case in CASES if isinstance(case, Provoking)]
 QUIET = [case for case in CASES if isinstance(case, Quiet)]
