@@ -137,6 +137,7 @@ class _Reader:
                 mooncake=values["pd_mooncake_version"] or versions.mooncake,
                 hixl=values["pd_hixl_version"] or versions.hixl,
                 known=versions.known,
+                assumed=bool(values["pd_image"]) and image_tag(image) is None and "pd_vllm_ascend_version" not in given,
             ),
             image=image,
             model_path=values["pd_model_path"] or "",

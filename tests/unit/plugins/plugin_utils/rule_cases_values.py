@@ -165,4 +165,65 @@ SCOPES: list[Provoking | Quiet] = [
     ),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES]
+VERSIONS: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "version-unknown",
+            image,
+            base(all={"pd_image": image}),
+            "all",
+            "pd_image",
+            image,
+            (*says, "tells no version", "taken for v0.23.0", "every known name", "set pd_vllm_ascend_version"),
+            severity="warning",
+        )
+        for image, says in (
+            ("registry.example/ai/serving:v0.17.0rc1-a3", ("not called vllm-ascend", "(v0.17.0rc1, if its tag")),
+            ("private/own:1.2", ("the tag 1.2", "not called vllm-ascend")),
+            ("private/own:latest", ("the tag latest",)),
+            ("registry.example:5000/vllm-ascend", ("no tag",)),
+            ("quay.io/ascend/vllm-ascend@sha256:" + "0" * 64, ("digest",)),
+        )
+    ),
+    Provoking(
+        "version-unknown",
+        "beside what its tag says of the hardware",
+        base(all={"pd_image": "registry.example/team/pd:prod-a2"}),
+        "all",
+        "pd_image",
+        "registry.example/team/pd:prod-a2",
+        ("the tag prod-a2",),
+        severity="warning",
+        alone=False,
+    ),
+    Quiet(
+        "version-unknown",
+        "an image of another name with its version told",
+        base(all={"pd_image": "private/own:1.2", "pd_vllm_ascend_version": "v0.18.0"}),
+    ),
+    *(
+        Provoking(
+            "version-unknown",
+            f"{version} alone",
+            base(all={"pd_vllm_ascend_version": version}),
+            "all",
+            "pd_vllm_ascend_version",
+            f"v{version.removeprefix('v')}",
+            (f"vllm-ascend:v{version.removeprefix('v')}-a3", "upstream does not have", says),
+            severity="warning",
+        )
+        for version, says in (
+            ("v0.23", "use v0.23.0"),
+            ("0.23", "use v0.23.0"),
+            ("v0.22", "use v0.22.1rc1"),
+            ("v0.26", "such as v0.23.0"),
+        )
+    ),
+    Quiet(
+        "version-unknown",
+        "two numbers beside an image",
+        base(all={"pd_image": "private/own:1.2", "pd_vllm_ascend_version": "v0.23"}),
+    ),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS]
