@@ -443,8 +443,12 @@ def _version(variable: Variable, value: t.Any) -> Converted:
     text, _converted = _text(variable, value)
     if not _VERSION.match(text):
         raise BadValue("must be a version, such as v0.23.0, without blanks and with a small v")
-    if variable.name == "pd_vllm_ascend_version" and _TAG_SUFFIX.search(text):
-        raise BadValue("must be the version alone; the suffix of the image's tag follows from pd_hardware")
+    if variable.name == "pd_vllm_ascend_version":
+        if _TAG_SUFFIX.search(text):
+            raise BadValue("must be the version alone; the suffix of the image's tag follows from pd_hardware")
+    elif not re.match(r"v?[0-9]", text):
+        # Rules compare it; a branch or "latest" would only switch them off.
+        raise BadValue("must be a version that begins with its number, such as 9.1.0 or 8.3.RC2")
     return text, False
 
 

@@ -224,6 +224,29 @@ VERSIONS: list[Provoking | Quiet] = [
         "two numbers beside an image",
         base(all={"pd_image": "private/own:1.2", "pd_vllm_ascend_version": "v0.23"}),
     ),
+    *(
+        Provoking(
+            "variable-value",
+            f"{variable} {value}",
+            base(all={variable: value}),
+            "p1",
+            variable,
+            value,
+            (f"{variable} must be a version", repr(value), f"set {variable}"),
+        )
+        for variable in ("pd_cann_version", "pd_mooncake_version", "pd_hixl_version")
+        for value in ("latest", "true", "main", "rc1")
+    ),
+    *(
+        Quiet("variable-value", f"{variable} {value}", base(all={variable: value}), clean=False)
+        for variable, value in (
+            ("pd_cann_version", "8.3.RC2"),
+            ("pd_cann_version", "8.5.0.alpha001"),
+            ("pd_mooncake_version", "v0.3.9"),
+            ("pd_mooncake_version", "0.3.11.post1"),
+            ("pd_hixl_version", "9.1.0"),
+        )
+    ),
 ]
 
 ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS]
