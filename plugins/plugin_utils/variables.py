@@ -591,7 +591,23 @@ def _argument_problem(name: str, argument: t.Any) -> str | None:
         return f"has the key {name!r}, which is no option name"
     if name.startswith("no-") and argument is False:
         return f"has {name}: false; give {name[3:]}: true instead"
-    return _nul_problem(name, argument)
+    return _word_problem(name, argument) or _nul_problem(name, argument)
+
+
+def _word_problem(name: str, argument: t.Any) -> str | None:
+    """Options that take words get each entry as one: a null, from a variable that is empty, would be the word "null"."""
+    plain = name.replace("_", "-")
+    words, is_list = tables.vllm_options("words"), isinstance(argument, (list, tuple))
+    if plain not in words and not (is_list and plain in tables.vllm_options("json-list")):
+        return None
+    entries = argument if is_list else [argument]
+    if is_list and None in entries:
+        return f"has a null in the list of {name}, which would be passed on as the word null"
+    for entry in entries:
+        # An adapter is named by a word or by a JSON object.
+        if isinstance(entry, (list, tuple)) or (isinstance(entry, dict) and plain != "lora-modules"):
+            return f"has a {'mapping' if isinstance(entry, dict) else 'list'} in {name}, which takes words"
+    return None
 
 
 def _environment(variable: Variable, value: t.Any) -> Converted:

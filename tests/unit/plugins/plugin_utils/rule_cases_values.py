@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.masking import MASK
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Provoking, Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
@@ -249,4 +250,39 @@ VERSIONS: list[Provoking | Quiet] = [
     ),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS]
+WORDS: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "variable-value",
+            f"{name} in {version}: {value}",
+            base(all={"pd_engine_args_common": {name: value}, "pd_vllm_ascend_version": version}),
+            "p1",
+            "pd_engine_args_common",
+            {name: MASK} if "key" in name else {name: value},
+            (f"has a {says}", name),
+        )
+        for version in ("v0.23.0", "v0.18.0")
+        for name, value, says in (
+            ("api-key", [None], "null"),
+            ("api_key", ["k", None], "null"),
+            ("api-key", {}, "mapping"),
+            ("api-key", [{"key": "k"}], "mapping"),
+            ("api-key", [["k"]], "list"),
+            ("allowed-media-domains", [None], "null"),
+            ("allowed-origins", ["https://a.example", {}], "mapping"),
+        )
+    ),
+    *(
+        Quiet("variable-value", f"{name} {value}", base(all={"pd_engine_args_common": {name: value}}))
+        for name, value in (
+            ("api-key", ["k1", "k2"]),
+            ("api-key", "k1"),
+            ("api-key", None),
+            ("lora-modules", [{"name": "a", "path": "/models/a"}, "b=/models/b"]),
+            ("cudagraph-capture-sizes", [1, 2, 4]),
+            ("allowed-origins", ["*"]),
+        )
+    ),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS]
