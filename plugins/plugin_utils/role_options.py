@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import typing as t
 from pathlib import Path
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.common.validation import check_type_dict
+from ansible.module_utils.common.validation import check_type_dict, check_type_list
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking, npu_files
 
@@ -32,6 +33,15 @@ _KINDS = {
     "str": "text",
 }
 HCCN_CONF = "hccn_conf"
+# Lowest numbers other than 1, and than the 0 of those whose default it is: not again, at once, a ring of hosts.
+_LOWEST = {
+    "benchmark_retry": 0,
+    "benchmark_warmup_rounds": 0,
+    "engine_partial_wait": 0,
+    "engine_stop_timeout": 0,
+    "preflight_ping_peers": 2,
+    "unit_stop_timeout": 0,
+}
 
 
 @functools.cache
@@ -82,7 +92,7 @@ def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None
     # Ansible makes a text of anything.
     is_text = spec.get("type", "str") in ("str", "path")
     if not (is_text and isinstance(value, (dict, list))) and not _errors(judged, name, value):
-        return None
+        return _too_low(name, spec, value)
     if spec.get("choices") and spec.get("type") != "list":
         return f"must be one of {', '.join(map(str, spec['choices']))}"
     kind = _KINDS.get(spec.get("type", "str"), "text")
@@ -90,6 +100,17 @@ def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None
         entries = spec.get("choices") or [f"entries that are each {_KINDS.get(spec.get('elements', 'str'), 'text')}"]
         return f"must be a list of {', '.join(map(str, entries))}"
     return f"must be {kind}"
+
+
+def _too_low(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None:
+    """Argument specs know no ranges. Waiting that ends before it began would be seen after engines were started."""
+    if "int" in (spec.get("type"), spec.get("elements")) or spec.get("type") == "float":
+        lowest = _LOWEST.get(name, 0 if spec.get("default") == 0 else 1)
+        is_list = spec.get("type") == "list"
+        numbers = map(float, check_type_list(value) if is_list else [value])
+        if not all(lowest <= number < math.inf for number in numbers):
+            return f"must be {'a list of numbers, each of them ' if is_list else ''}{lowest} or more"
+    return None
 
 
 def _errors(judged: dict[str, t.Any], name: str, value: t.Any) -> bool:

@@ -285,4 +285,47 @@ WORDS: list[Provoking | Quiet] = [
     ),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS]
+ROLES: list[Provoking | Quiet] = [
+    *(
+        Provoking("variable-value", f"{name} is {value!r}", base(all={name: value}), "p1", name, value, says)
+        for name, value, says in (
+            ("engine_ready_timeout", 0, ("engine_ready_timeout must be 1 or more; it is 0", "default (3600)")),
+            ("engine_ready_timeout", "-5", ("1 or more", "'-5'")),
+            ("engine_poll_seconds", 0, ("1 or more",)),
+            ("engine_partial_wait", -1, ("0 or more",)),
+            ("engine_stop_timeout", -1, ("0 or more",)),
+            ("proxy_ready_timeout", 0, ("1 or more",)),
+            ("kv_pool_ready_timeout", -300, ("1 or more",)),
+            ("verify_timeout", 0, ("1 or more",)),
+            ("verify_requests", -1, ("0 or more",)),
+            ("image_timeout", 0, ("1 or more",)),
+            ("preflight_tool_timeout", 0, ("1 or more",)),
+            ("preflight_ping_budget", "0", ("1 or more",)),
+            ("preflight_ping_peers", 1, ("2 or more",)),
+            ("preflight_probe_peers", 0, ("1 or more",)),
+            ("mooncake_jobs", 0, ("1 or more",)),
+            ("host_hugepages", -1, ("0 or more",)),
+            ("benchmark_request_rate", -0.5, ("0 or more",)),
+            ("benchmark_concurrency", [8, 0], ("a list of numbers, each of them 1 or more",)),
+        )
+    ),
+    Quiet(
+        "variable-value",
+        "numbers that mean something at 0",
+        base(
+            all={
+                "engine_partial_wait": 0,
+                "engine_stop_timeout": 0,
+                "verify_requests": "0",
+                "verify_release_wait": 0,
+                "host_hugepages": 0,
+                "benchmark_request_rate": 0.5,
+                "benchmark_retry": 0,
+                "benchmark_concurrency": [1],
+                "preflight_ping_peers": 2,
+            }
+        ),
+    ),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES]
