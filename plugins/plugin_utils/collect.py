@@ -43,15 +43,23 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     known: dict[int, tuple[t.Any, t.Any]] = {}
     broken: list[dict[str, str]] = []
     misread: list[dict[str, t.Any]] = []
+    misspelt: dict[str, list[str]] = {}
     seen = _seen_by_templates(hostvars)
-    hosts = {host: _variables(seen, host, known, broken, misread) for host in wanted}
+    hosts = {host: _variables(seen, host, known, broken, misread, misspelt) for host in wanted}
     known_groups = {"all", "ungrouped", *groups, *(child for group in groups.values() for child in group["children"])}
     others = {
         str(name): [host.name for host in group.get_hosts()]
         for name, group in inventory.groups.items()
         if name not in known_groups
     }
-    return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread, "other_groups": others}
+    return {
+        "groups": groups,
+        "hosts": hosts,
+        "broken": broken,
+        "misread": misread,
+        "misspelt": misspelt,
+        "other_groups": others,
+    }
 
 
 def _seen_by_templates(hostvars: t.Any) -> t.Any:
@@ -83,12 +91,15 @@ def _variables(
     known: dict[int, tuple[t.Any, t.Any]],
     broken: list[dict[str, str]],
     misread: list[dict[str, t.Any]],
+    misspelt: dict[str, list[str]],
 ) -> dict[str, t.Any]:
     raw = hostvars.raw_get(host)
     templated = None
     out = {}
     for name, value in raw.items():
         if not (name.startswith("pd_") or name in _EXTRA or role_options.option(name)):
+            if role_options.misspelt(name):
+                misspelt.setdefault(str(name), []).append(str(host))
             continue
         if _has_template(value):
             templated = templated or hostvars[host]

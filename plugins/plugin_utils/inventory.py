@@ -94,6 +94,7 @@ class _Reader:
         self._broken_templates()
         self._misread_numbers()
         self._unknown_variables()
+        self._misspelt_options()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
         self._shared_hosts()
         self._unread_on_shared_hosts()
@@ -360,6 +361,22 @@ class _Reader:
                     where[name].append(host)
         for name, hosts in where.items():
             self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
+
+    def _misspelt_options(self) -> None:
+        """Of the roles' variables, which share their prefixes with a site's own: only what is almost one of them."""
+        for name, hosts in self.source.get("misspelt", {}).items():
+            where = f" (on {some(hosts)})" if len(hosts) > 1 else ""
+            self.findings.append(
+                Finding(
+                    "role-variable-name",
+                    "warning",
+                    hosts[0],
+                    name,
+                    None,
+                    f"no role has a variable {name}{where}, and nothing reads it",
+                    f"did you mean {role_options.misspelt(name)}? Else give your own variable a name that is less like it",
+                )
+            )
 
     def _meant(self, host: str) -> str:
         """The host of proxy or pool is often one of the others: a name that no other group has may be misspelt."""

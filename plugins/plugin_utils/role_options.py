@@ -66,6 +66,35 @@ def option(name: str) -> dict[str, t.Any] | None:
     return None
 
 
+@functools.cache
+def misspelt(name: str) -> str | None:
+    """The variable of a role that a name was meant to be: one of the same role, a letter or two away."""
+    for role in _role_names():
+        if not name.startswith(role + "_") or name in _options(role):
+            continue
+        own = name[len(role) + 1 :]
+        near = min(
+            ((_distance(own, known[len(role) + 1 :]), known) for known in sorted(_options(role))), default=(99, "")
+        )
+        # Short names are near each other by chance, and what begins so may be a site's own.
+        if near[0] <= (1 if len(own) < 8 else 2):
+            return near[1]
+    return None
+
+
+def _distance(one: str, other: str) -> int:
+    """Letters to put in, leave out, change or swap with their neighbour to get from one to the other."""
+    one, before, last = one.lower(), [0], list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, wanted in enumerate(other, 1):
+            row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != wanted)))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                row[j] = min(row[j], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
+
+
 def findings(hosts: t.Mapping[str, t.Mapping[str, t.Any]], chips_per_node: int) -> list[Finding]:
     """hosts: the variables of those that are planned. chips_per_node: what a host has that says nothing else."""
     found = []

@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "instance-entry": "pd_instances names what is not there or what cannot be set per instance",
     # Values, one by one (inventory.py)
     "unknown-variable": "A pd_ variable that does not exist",
+    "role-variable-name": "A variable that is called almost as one of a role's",
     "required-variable": "A required variable is not set",
     "variable-value": "A value does not fit its variable",
     "text-value": "A number or truth value is given as text",

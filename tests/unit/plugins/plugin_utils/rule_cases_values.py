@@ -328,4 +328,18 @@ ROLES: list[Provoking | Quiet] = [
     ),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES]
+NAMES: list[Provoking | Quiet] = [
+    Provoking(
+        "role-variable-name",
+        "one letter is missing",
+        {**base(), "misspelt": {"engine_ready_timout": ["p1", "p2"]}},
+        "p1",
+        "engine_ready_timout",
+        None,
+        ("engine_ready_timout (on p1, p2)", "did you mean engine_ready_timeout?"),
+        severity="warning",
+    ),
+    Quiet("role-variable-name", "none", {**base(), "misspelt": {}}),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES, *NAMES]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect, role_options
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils import inventories
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import planned, told
 
@@ -81,6 +81,53 @@ def test_options_of_roles_are_taken_along(tmp_path: Path) -> None:
     source = collected(tmp_path, YAML, group_vars__all="mooncake_method: \"{{ 'whe' ~ 'el' }}\"\nhost_name: a host's\n")
     assert source["hosts"]["d1"]["mooncake_method"] == "wheel"
     assert "host_name" not in source["hosts"]["d1"]
+
+
+def test_near_misses_of_roles_variables(tmp_path: Path) -> None:
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__all="image_archve: x\nengine_version: 1\nlock_force: true\n",
+        host_vars__d1="lock_forced: true",
+    )
+    assert source["misspelt"] == {"image_archve": ["p1", "p2", "d2", "d1"], "lock_forced": ["d1"]}
+    found = {f.variable: f for f in planned(source).findings if f.rule == "role-variable-name"}
+    assert set(found) == {"image_archve", "lock_forced"}
+    assert "did you mean image_archive?" in found["image_archve"].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("image_archve", "image_archive"),
+        ("engine_ready_timout", "engine_ready_timeout"),
+        ("engine_raedy_timeout", "engine_ready_timeout"),
+        ("engine_Ready_Timeout", "engine_ready_timeout"),
+        ("preflight_gates", "preflight_gate"),
+        ("preflight_gaet", "preflight_gate"),
+        ("lock_forced", "lock_force"),
+        ("kv_pool_ready_timeouts", "kv_pool_ready_timeout"),
+        ("verify_request", "verify_requests"),
+        ("host_huge_pages", "host_hugepages"),
+        ("host_name", None),
+        ("host_group", None),
+        ("image_tag", None),
+        ("image_archives_of_mine", None),
+        ("engine_port", None),
+        ("engine_memory", None),
+        ("proxy_timeout", None),
+        ("proxy_url", None),
+        ("lock_file", None),
+        ("lock_timeout", None),
+        ("verify_cert", None),
+        ("unit_test", None),
+        ("image_archive", None),
+        ("ready_timout", None),
+        ("http_proxy", None),
+    ],
+)
+def test_what_a_roles_variable_is_taken_for(name: str, meant: str | None) -> None:
+    assert role_options.misspelt(name) == meant
 
 
 def test_everything_is_plain(tmp_path: Path) -> None:
@@ -322,6 +369,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         "hosts": {},
         "broken": [],
         "misread": [],
+        "misspelt": {},
         "other_groups": {},
     }
 
