@@ -162,6 +162,11 @@ def _has_template(value: t.Any) -> bool:
     return type(value).__name__ == "EncryptedString"
 
 
+def _key(key: t.Any) -> t.Any:
+    """Text, also of a number (chips), but not of what nobody means as a key: the planner names those."""
+    return key if key is None or isinstance(key, (bool, float)) else str(key)
+
+
 def plain(value: t.Any) -> t.Any:
     """The value without Ansible's tags and lazy containers, as JSON would have it."""
     if value is None or isinstance(value, bool):
@@ -173,7 +178,7 @@ def plain(value: t.Any) -> t.Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, c.Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     return str(value)

@@ -563,10 +563,35 @@ def _mapping(variable: Variable, value: t.Any) -> Converted:
         raise BadValue(
             "is text that looks like JSON, not a mapping; INI inventories take Python literals (True, None) only"
         )
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, dict):
         raise BadValue("must be a mapping with text keys")
+    odd = [_odd_key(key, where) for key, where in _odd_keys(value)]
+    if odd:
+        raise BadValue("; it ".join(odd))
     _check_content(value, "")
     return value, False
+
+
+def _odd_keys(value: t.Any, where: str = "") -> t.Iterator[tuple[t.Any, str]]:
+    """Keys that are no text, at any depth, and the dotted path of the mapping that has them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield key, where
+            yield from _odd_keys(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _odd_keys(item, where)
+
+
+def _odd_key(key: t.Any, where: str) -> str:
+    place = f" in {where}" if where else ""
+    if isinstance(key, bool):
+        words = "yes, on and true" if key else "no, off and false"
+        return f"has the key {str(key).lower()}{place}, which YAML makes of {words} (in any case); quote the key if text is meant"
+    if key is None:
+        return f"has the key null{place}, which YAML makes of null, ~ and nothing; quote the key if text is meant"
+    return f"has the key {key!r}{place}, which is no text; quote the key"
 
 
 def _arguments(variable: Variable, value: t.Any) -> Converted:

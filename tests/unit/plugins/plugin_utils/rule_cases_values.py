@@ -342,4 +342,33 @@ NAMES: list[Provoking | Quiet] = [
     Quiet("role-variable-name", "none", {**base(), "misspelt": {}}),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES, *NAMES]
+KEYS: list[Provoking | Quiet] = [
+    *(
+        Provoking("variable-value", f"{name} {value}", base(all={name: value}), "p1", name, value, (name, *says))
+        for name, value, says in (
+            ("pd_engine_env_common", {True: "1"}, ("has the key true", "yes, on and true", "quote the key")),
+            ("pd_engine_args_common", {False: 1}, ("has the key false", "no, off and false", "quote the key")),
+            ("pd_engine_args_common", {None: 1, True: 2}, ("has the key null", "has the key true")),
+            ("pd_engine_env_common", {1.5: "1"}, ("has the key 1.5", "quote the key")),
+            ("pd_engine_args_common", {"additional-config": {"x": {True: 1}}}, ("true in additional-config.x",)),
+            (
+                "pd_kv_transfer_config",
+                {"kv_connector_extra_config": {False: 1}},
+                ("false in kv_connector_extra_config",),
+            ),
+        )
+    ),
+    Provoking(
+        "variable-value",
+        "a truth value as a key for an instance",
+        one_host(prefill={"pd_engine_env": {True: "1"}}),
+        "h1",
+        "pd_instances",
+        one_host(prefill={"pd_engine_env": {True: "1"}})["hosts"]["h1"]["pd_instances"],
+        ("has the key true in p-a.pd_engine_env", "quote the key"),
+        alone=False,
+    ),
+    Quiet("variable-value", "quoted keys", base(all={"pd_engine_env_common": {"YES": "1", "NO": "y"}})),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES, *NAMES, *KEYS]

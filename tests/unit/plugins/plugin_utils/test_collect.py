@@ -83,6 +83,23 @@ def test_options_of_roles_are_taken_along(tmp_path: Path) -> None:
     assert "host_name" not in source["hosts"]["d1"]
 
 
+def test_truth_values_as_keys(tmp_path: Path) -> None:
+    """YAML 1.1 reads YES, NO and on as truth values, also where a name stands."""
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__all="""
+            pd_engine_env_common: {YES: "1", GOOD: y}
+            pd_engine_args_common: {NO: "{{ 1 + 1 }}"}
+            pd_roce_addresses: {0: 192.0.2.1}
+            """,
+    )
+    found = {f.variable: f.message for f in planned(source).errors if f.rule == "variable-value"}
+    assert set(found) == {"pd_engine_env_common", "pd_engine_args_common"}
+    assert "has the key true" in found["pd_engine_env_common"]
+    assert "has the key false" in found["pd_engine_args_common"]
+
+
 def test_near_misses_of_roles_variables(tmp_path: Path) -> None:
     source = collected(
         tmp_path,
@@ -384,6 +401,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         ("x", "x"),
         ((1, 2), [1, 2]),
         ({1: {2: None}}, {"1": {"2": None}}),
+        ({True: {None: 1.5}}, {True: {None: 1.5}}),
         ([{"a": (1,)}], [{"a": [1]}]),
         (b"x", "b'x'"),
     ],
