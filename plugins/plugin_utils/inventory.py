@@ -380,7 +380,7 @@ class _Reader:
 
     def _meant(self, host: str) -> str:
         """The host of proxy or pool is often one of the others: a name that no other group has may be misspelt."""
-        if host in self.instances_on:
+        if any(host in self._members(role) for role in ROLES):
             return ""
         near = difflib.get_close_matches(host, self.instances_on, n=1, cutoff=0.5)
         group = "proxy" if host in self._members("proxy") else "kv_pool"
