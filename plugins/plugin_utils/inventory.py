@@ -27,7 +27,7 @@ Source = t.Mapping[str, t.Any]
 GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|/x{3,}(/|$)|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
+    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|(^|/)x+(\.x+)+(/|$)|/x{3,}(/|$)|[-_]x{3,}$|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
     r"^(eth|en[ops]?|bond)x+$|^(nic|if|interface)[-_]?name$",
     re.IGNORECASE,
 )

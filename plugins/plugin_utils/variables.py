@@ -9,6 +9,7 @@ what they mean together is for the rules.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import re
 import typing as t
@@ -472,8 +473,18 @@ def _name(variable: Variable, value: t.Any) -> Converted:
 
 def _nic(variable: Variable, value: t.Any) -> Converted:
     if isinstance(value, str) and _NIC.match(value):
+        if _is_address(value):
+            raise BadValue("must be the name of a network card, as 'ip link' shows it, not an address")
         return value, False
     raise BadValue("must be the name of a network card, as 'ip link' shows it")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(variable: Variable, value: t.Any) -> Converted:

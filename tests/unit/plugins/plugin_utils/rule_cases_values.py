@@ -371,4 +371,34 @@ KEYS: list[Provoking | Quiet] = [
     Quiet("variable-value", "quoted keys", base(all={"pd_engine_env_common": {"YES": "1", "NO": "y"}})),
 ]
 
-ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES, *NAMES, *KEYS]
+PLACEHOLDERS: list[Provoking | Quiet] = [
+    *(
+        Provoking("placeholder", value, base(all={name: value}), "p1", name, value, (value, "the real value"))
+        for name, value in (
+            ("pd_nic", "enp_xxx"),
+            ("pd_nic", "enp-XXXX"),
+            ("pd_model_path", "/mnt/x.x.x"),
+            ("pd_model_path", "/mnt/x.x/model"),
+            ("pd_model_path", "/models/model_xxx"),
+            ("pd_served_model_name", "model-xxx"),
+        )
+    ),
+    *(
+        Provoking("variable-value", f"a card {value}", base(p2={"pd_nic": value}), "p2", "pd_nic", value, ("address",))
+        for value in ("192.0.2.11", "::1", "2001:db8::1")
+    ),
+    *(
+        Quiet("placeholder", value, base(all={name: value}))
+        for name, value in (
+            ("pd_nic", "enp1s0f0.100"),
+            ("pd_nic", "x0"),
+            ("pd_nic", "bond0:1"),
+            ("pd_model_path", "/models/x.y"),
+            ("pd_model_path", "/models/llama-xx"),
+            ("pd_model_path", "/models/sd-xxl"),
+            ("pd_served_model_name", "grok-x"),
+        )
+    ),
+]
+
+ABOUT_VALUES: list[Provoking | Quiet] = [*SCOPES, *VERSIONS, *WORDS, *ROLES, *NAMES, *KEYS, *PLACEHOLDERS]
