@@ -626,12 +626,12 @@ class _Reader:
             if name == "pd_instances" or value == by_table.get(name, VARIABLES[name].default):
                 continue
             # What all engines are given holds for the proxy's and the pool's own host as well, as one would expect.
-            without = [host for host in self.instances_on if host not in having and (host, name) not in self._refused]
-            home = _HOME.get(name)
-            if not without or (home is not None and set(self._members(home)) <= set(having)):
+            there = set(having)
+            without = [host for host in self.instances_on if host not in there and (host, name) not in self._refused]
+            home = self._members(_HOME[name]) if name in _HOME else []
+            if not without or (home and set(home) <= there):
                 continue
-            roles = [role for role in ROLES if not set(having) & set(self._members(role))]
-            reached = roles[0] if len(roles) == 1 else some(without)
+            reached = next((role for role in ROLES if set(self._members(role)) == set(without)), some(without))
             instead = _NARROWER.get(name)
             self.findings.append(
                 Finding(
