@@ -640,7 +640,7 @@ class _Reader:
                     having[0],
                     name,
                     value,
-                    f"{name} is given for {some(having)} only, not for {some(without)}, but has one value for the whole cluster: "
+                    f"{name} is given only for {some(having)}, not for {some(without)}, but has one value for the whole cluster: "
                     f"it holds for {reached} too",
                     "move it to group_vars/all"
                     + (f", or use {instead} where it is not meant for all" if instead else ""),
@@ -777,7 +777,7 @@ class _Reader:
                 having[0],
                 variable.name,
                 value,
-                f"{variable.name} is given for {some(having)} only, not for {some(without)}, but has one value for all hosts of "
+                f"{variable.name} is given only for {some(having)}, not for {some(without)}, but has one value for all hosts of "
                 f"instance {name}: it holds for {some(without)} too",
                 f"set it once for the instance, in group_vars/{name} or under pd_instances.{name}"
                 + (f", or use {instead} where it is meant for one host" if instead else ""),
