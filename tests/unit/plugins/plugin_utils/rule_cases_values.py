@@ -22,7 +22,7 @@ OWN_ADDRESSES = {"x1": {"pd_node_ip": "192.0.2.41"}, "x2": {"pd_node_ip": "192.0
 SCOPES: list[Provoking | Quiet] = [
     Provoking(
         "variable-scope",
-        "only for a connector for decode",
+        "a connector for decode only",
         base(prefill={"pd_connector": ABSENT}, decode={"pd_connector": LAYERWISE}),
         "d1",
         "pd_connector",
@@ -83,7 +83,7 @@ SCOPES: list[Provoking | Quiet] = [
     ),
     Provoking(
         "variable-scope",
-        "only for a pool for decode",
+        "a pool for decode only",
         base(groups=POOL_GROUP, decode={"pd_kv_pool": {}}),
         "d1",
         "pd_kv_pool",
@@ -94,7 +94,7 @@ SCOPES: list[Provoking | Quiet] = [
     ),
     Provoking(
         "variable-scope",
-        "only for a pool with a master elsewhere, for decode",
+        "a pool with a master elsewhere, for decode only",
         base(decode={"pd_kv_pool": {"master": "192.0.2.99:50088"}}),
         "d1",
         "pd_kv_pool",
