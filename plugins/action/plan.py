@@ -74,6 +74,9 @@ class ActionModule(ActionBase):
     def _run(
         self, options: dict[str, t.Any], task_vars: dict[str, t.Any], result: dict[str, t.Any]
     ) -> dict[str, t.Any]:
+        for name, option in (("plan_out", "out"), ("pd_query", "query")):
+            if options[option] == "":
+                raise _Refused(f"{name} is empty, as a shell variable that is not set leaves it; give a value or leave it out")
         options["rehearsal"] = _switch("pd_rehearsal", options["rehearsal"])
         missing = variables.missing_libraries()
         if missing:

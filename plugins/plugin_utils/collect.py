@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import collections.abc as c
+import copy
+import functools
 import linecache
 import re
 import typing as t
@@ -41,14 +43,37 @@ def collect(hostvars: t.Any) -> dict[str, t.Any]:
     known: dict[int, tuple[t.Any, t.Any]] = {}
     broken: list[dict[str, str]] = []
     misread: list[dict[str, t.Any]] = []
-    hosts = {host: _variables(hostvars, host, known, broken, misread) for host in wanted}
+    misspelt: dict[str, list[str]] = {}
+    seen = _seen_by_templates(hostvars)
+    hosts = {host: _variables(seen, host, known, broken, misread, misspelt) for host in wanted}
     known_groups = {"all", "ungrouped", *groups, *(child for group in groups.values() for child in group["children"])}
     others = {
         str(name): [host.name for host in group.get_hosts()]
         for name, group in inventory.groups.items()
         if name not in known_groups
     }
-    return {"groups": groups, "hosts": hosts, "broken": broken, "misread": misread, "other_groups": others}
+    return {
+        "groups": groups,
+        "hosts": hosts,
+        "broken": broken,
+        "misread": misread,
+        "misspelt": misspelt,
+        "other_groups": others,
+    }
+
+
+def _seen_by_templates(hostvars: t.Any) -> t.Any:
+    """hostvars whose hosts' own templates see `hostvars`, as those of a task do; what a hostvars[...] gives does not, as there.
+
+    An instance of its very type, because the template engine knows what to do with that one only. A host's variables
+    are put together once: templates over groups ask for every host on every host.
+    """
+    others, own = copy.copy(hostvars), copy.copy(hostvars)
+    once = functools.cache(hostvars.raw_get)
+    # A name out of a template carries a tag, and the cache tells types apart.
+    others.raw_get = lambda host: once(str(host))
+    own.raw_get = lambda host: {**others.raw_get(host), "hostvars": others}
+    return own
 
 
 def _group(group: t.Any) -> dict[str, t.Any]:
@@ -66,12 +91,15 @@ def _variables(
     known: dict[int, tuple[t.Any, t.Any]],
     broken: list[dict[str, str]],
     misread: list[dict[str, t.Any]],
+    misspelt: dict[str, list[str]],
 ) -> dict[str, t.Any]:
     raw = hostvars.raw_get(host)
     templated = None
     out = {}
     for name, value in raw.items():
         if not (name.startswith("pd_") or name in _EXTRA or role_options.option(name)):
+            if role_options.misspelt(name):
+                misspelt.setdefault(str(name), []).append(str(host))
             continue
         if _has_template(value):
             templated = templated or hostvars[host]
@@ -81,8 +109,7 @@ def _variables(
                 if not (name.startswith("pd_") or name in _EXTRA):
                     # An option of a role may hold what only its own task knows; where it is needed the role fails.
                     continue
-                first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-                broken.append({"host": str(host), "variable": str(name), "message": first})
+                broken.append({"host": str(host), "variable": str(name), "message": _reason(problem)})
             continue
         if id(value) not in known:
             wrong = [{"host": str(host), **found} for found in _misread(value, str(name))]
@@ -91,6 +118,13 @@ def _variables(
             known[id(value)] = (value, None if wrong and not isinstance(value, c.Mapping) else plain(value))
         out[str(name)] = known[id(value)][1]
     return out
+
+
+def _reason(problem: AnsibleError) -> str:
+    first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+    if "'hostvars' is undefined" in first:
+        return f"{first} in a value that hostvars[...] gave: Ansible evaluates that one without hostvars of its own"
+    return first
 
 
 def _misread(value: t.Any, where: str) -> t.Iterator[dict[str, t.Any]]:
@@ -128,6 +162,11 @@ def _has_template(value: t.Any) -> bool:
     return type(value).__name__ == "EncryptedString"
 
 
+def _key(key: t.Any) -> t.Any:
+    """Text, also of a number (chips), but not of what nobody means as a key: the planner names those."""
+    return key if key is None or isinstance(key, (bool, float)) else str(key)
+
+
 def plain(value: t.Any) -> t.Any:
     """The value without Ansible's tags and lazy containers, as JSON would have it."""
     if value is None or isinstance(value, bool):
@@ -139,7 +178,7 @@ def plain(value: t.Any) -> t.Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, c.Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     return str(value)

@@ -27,7 +27,7 @@ Source = t.Mapping[str, t.Any]
 GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 _MISSING = object()
 _PLACEHOLDER = re.compile(
-    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|^x+(\.x+)+$|/x{3,}(/|$)|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
+    r"/path[-_/]to|<[^>]*>|^x{2,}\d*$|(^|/)x+(\.x+)+(/|$)|/x{3,}(/|$)|[-_]x{3,}$|\byour[-_ /]|change[-_ ]?me|\bTODO\b|\bTBD\b|"
     r"^(eth|en[ops]?|bond)x+$|^(nic|if|interface)[-_]?name$",
     re.IGNORECASE,
 )
@@ -44,6 +44,12 @@ _A2_NAME, _A3_NAME = (
     re.compile(r"(ascend ?)?910(c|_93)|(atlas )?[89]00[it]? a3"),
 )
 _A5_NAME = re.compile(r"(atlas ?)?(850e?|950(pr|dt)?)\b")
+# Cluster variables that belong to one group, and what has their meaning in a narrower scope.
+_HOME = {"pd_proxy_port": "proxy", "pd_proxy_workers": "proxy", "pd_kv_pool": "kv_pool"}
+_NARROWER = {
+    "pd_engine_args_common": "pd_engine_args (of an instance) or pd_engine_args_extra (of a host)",
+    "pd_engine_env_common": "pd_engine_env (of an instance) or pd_engine_env_extra (of a host)",
+}
 _PLACEHOLDER_KINDS = ("address", "nic", "path", "text", "name", "image")
 
 
@@ -65,6 +71,8 @@ class _Reader:
         self._memory: dict[str, tuple[t.Any, tuple[t.Any, bool]]] = {}
         self._converted: set[str] = set()
         self._refused: set[tuple[str | None, str]] = set()
+        # Cluster variables that only some hosts have: name -> (value, hosts with it).
+        self._partly: dict[str, tuple[t.Any, list[str]]] = {}
 
     def error(self, rule: str, host: str | None, variable: str | None, value: t.Any, message: str, fix: str) -> None:
         self.findings.append(Finding(rule, "error", host, variable, value, message, fix))
@@ -86,6 +94,7 @@ class _Reader:
         self._broken_templates()
         self._misread_numbers()
         self._unknown_variables()
+        self._misspelt_options()
         self.entries = self._instance_entries([name for name, _role, _hosts in outline])
         self._shared_hosts()
         self._unread_on_shared_hosts()
@@ -109,6 +118,15 @@ class _Reader:
             instances.append(self._instance(name, role, counts[role], hosts))
             counts[role] += 1
         versions = tables.versions(version)
+        self._given_for_some(
+            {
+                "pd_image": tables.default_image(version, hardware.image_suffix),
+                "pd_cann_version": versions.cann,
+                "pd_mooncake_version": versions.mooncake,
+                "pd_container_privileged": hardware.privileged,
+                "pd_endpoint_container_dir": values["pd_endpoint_dir"],
+            }
+        )
         return Cluster(
             name=values["pd_cluster_name"],
             hardware=hardware,
@@ -120,6 +138,7 @@ class _Reader:
                 mooncake=values["pd_mooncake_version"] or versions.mooncake,
                 hixl=values["pd_hixl_version"] or versions.hixl,
                 known=versions.known,
+                assumed=bool(values["pd_image"]) and image_tag(image) is None and "pd_vllm_ascend_version" not in given,
             ),
             image=image,
             model_path=values["pd_model_path"] or "",
@@ -343,9 +362,25 @@ class _Reader:
         for name, hosts in where.items():
             self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
 
+    def _misspelt_options(self) -> None:
+        """Of the roles' variables, which share their prefixes with a site's own: only what is almost one of them."""
+        for name, hosts in self.source.get("misspelt", {}).items():
+            where = f" (on {some(hosts)})" if len(hosts) > 1 else ""
+            self.findings.append(
+                Finding(
+                    "role-variable-name",
+                    "warning",
+                    hosts[0],
+                    name,
+                    None,
+                    f"no role has a variable {name}{where}, and nothing reads it",
+                    f"did you mean {role_options.misspelt(name)}? Else give your own variable a name that is less like it",
+                )
+            )
+
     def _meant(self, host: str) -> str:
         """The host of proxy or pool is often one of the others: a name that no other group has may be misspelt."""
-        if host in self.instances_on:
+        if any(host in self._members(role) for role in ROLES):
             return ""
         near = difflib.get_close_matches(host, self.instances_on, n=1, cutoff=0.5)
         group = "proxy" if host in self._members("proxy") else "kv_pool"
@@ -535,11 +570,13 @@ class _Reader:
     def _common(self, name: str) -> tuple[t.Any, str | None]:
         """The one value of a cluster variable and the first host that has it; a finding when hosts disagree."""
         variable, first, first_host = VARIABLES[name], _MISSING, None
+        having = []
         for host in self.planned_hosts:
             raw = self.hosts.get(host, {}).get(name)
             value = _MISSING if raw is None else self._typed(variable, host, raw)
             if value is _MISSING:
                 continue
+            having.append(host)
             if first is _MISSING:
                 first, first_host = value, host
             elif value != first:
@@ -553,6 +590,9 @@ class _Reader:
                     f"set {name} once, for example in group_vars/all",
                 )
                 break
+        else:
+            if having and len(having) < len(self.planned_hosts):
+                self._partly[name] = first, having
         return (None, None) if first is _MISSING else (first, first_host)
 
     def _cluster_values(self) -> tuple[dict[str, t.Any], frozenset[str]]:
@@ -575,6 +615,37 @@ class _Reader:
                 )
             values[variable.name] = variable.default if value is None else value
         return values, frozenset(given)
+
+    def _given_for_some(self, by_table: t.Mapping[str, t.Any]) -> None:
+        """Values that reach further than where they stand: a role's group_vars are the whole cluster's here.
+
+        by_table: what variables without a fixed default have when they are not given.
+        """
+        for name, (value, having) in self._partly.items():
+            # Entries of pd_instances name themselves what they are for.
+            if name == "pd_instances" or value == by_table.get(name, VARIABLES[name].default):
+                continue
+            # What all engines are given holds for the proxy's and the pool's own host as well, as one would expect.
+            there = set(having)
+            without = [host for host in self.instances_on if host not in there and (host, name) not in self._refused]
+            home = self._members(_HOME[name]) if name in _HOME else []
+            if not without or (home and set(home) <= there):
+                continue
+            reached = next((role for role in ROLES if set(self._members(role)) == set(without)), some(without))
+            instead = _NARROWER.get(name)
+            self.findings.append(
+                Finding(
+                    "variable-scope",
+                    "warning",
+                    having[0],
+                    name,
+                    value,
+                    f"{name} is given only for {some(having)}, not for {some(without)}, but has one value for the whole cluster: "
+                    f"it holds for {reached} too",
+                    "move it to group_vars/all"
+                    + (f", or use {instead} where it is not meant for all" if instead else ""),
+                )
+            )
 
     def _was_refused(self, name: str) -> bool:
         return any(variable == name for _host, variable in self._refused)
@@ -655,9 +726,11 @@ class _Reader:
         """
         first: t.Any = _MISSING
         first_host, refused = "", False
+        without = []
         for host in hosts:
             raw = self._raw(variable, host, name)
             if raw is _MISSING:
+                without.append(host)
                 continue
             value = self._typed(variable, host, raw)
             if value is _MISSING:
@@ -675,12 +748,41 @@ class _Reader:
                     f"set {variable.name} once for the instance, in group_vars/{name} or under pd_instances.{name}",
                 )
                 break
+        else:
+            if first is not _MISSING and without:
+                self._given_for_some_of(variable, name, first, hosts, without)
         if first is _MISSING:
             refused = refused or any((host, variable.name) in self._refused for host in hosts)
             if variable.required and not refused:
                 self._required(variable, name, hosts)
             return variable.default, False
         return first, True
+
+    def _given_for_some_of(
+        self, variable: Variable, name: str, value: t.Any, hosts: list[str], without: list[str]
+    ) -> None:
+        """A value of an instance that not all of its hosts have, unless they would have it anyway."""
+        # Hosts in several instances have another rule.
+        refused = self._refused
+        without = [h for h in without if (h, variable.name) not in refused and len(self.instances_on[h]) == 1]
+        anyway = self._node_ip(hosts[0], name) if variable.name == "pd_dp_address" else variable.default
+        if not without or value == anyway:
+            return
+        having = [host for host in hosts if host not in without]
+        instead = {"pd_engine_args": "pd_engine_args_extra", "pd_engine_env": "pd_engine_env_extra"}.get(variable.name)
+        self.findings.append(
+            Finding(
+                "variable-scope",
+                "warning",
+                having[0],
+                variable.name,
+                value,
+                f"{variable.name} is given only for {some(having)}, not for {some(without)}, but has one value for all hosts of "
+                f"instance {name}: it holds for {some(without)} too",
+                f"set it once for the instance, in group_vars/{name} or under pd_instances.{name}"
+                + (f", or use {instead} where it is meant for one host" if instead else ""),
+            )
+        )
 
     def _required(self, variable: Variable, name: str, hosts: list[str]) -> None:
         shared = [host for host in hosts if len(self.instances_on[host]) > 1]

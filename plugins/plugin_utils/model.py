@@ -72,13 +72,17 @@ class Transport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions inside an engine image; None where the tag does not tell."""
+    """Versions inside an engine image; None where the tag does not tell.
+
+    assumed: a given image tells no version, nor does the inventory, so the default stands in.
+    """
 
     vllm_ascend: str
     cann: str | None
     mooncake: str | None
     hixl: str | None
     known: bool
+    assumed: bool = False
 
 
 @dataclasses.dataclass(slots=True)

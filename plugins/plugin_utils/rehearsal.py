@@ -128,8 +128,8 @@ def _moved_entry(entry: Source, moved: t.Mapping[str, str]) -> dict[str, t.Any]:
     return {key: value for key, value in _moved(entry, moved).items() if key not in dropped}
 
 
-def _moved_variable(name: str, value: t.Any, moved: t.Mapping[str, str]) -> t.Any:
-    if name.endswith("_SOCKET_IFNAME"):
+def _moved_variable(name: t.Any, value: t.Any, moved: t.Mapping[str, str]) -> t.Any:
+    if str(name).endswith("_SOCKET_IFNAME"):
         return "lo"
     return moved.get(value, value) if isinstance(value, str) else value
 

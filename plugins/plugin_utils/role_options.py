@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import typing as t
 from pathlib import Path
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.common.validation import check_type_dict
+from ansible.module_utils.common.validation import check_type_dict, check_type_list
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import masking, npu_files
 
@@ -32,6 +33,15 @@ _KINDS = {
     "str": "text",
 }
 HCCN_CONF = "hccn_conf"
+# Lowest numbers other than 1, and than the 0 of those whose default it is: not again, at once, a ring of hosts.
+_LOWEST = {
+    "benchmark_retry": 0,
+    "benchmark_warmup_rounds": 0,
+    "engine_partial_wait": 0,
+    "engine_stop_timeout": 0,
+    "preflight_ping_peers": 2,
+    "unit_stop_timeout": 0,
+}
 
 
 @functools.cache
@@ -54,6 +64,35 @@ def option(name: str) -> dict[str, t.Any] | None:
         if name.startswith(role + "_") and name in _options(role):
             return _options(role)[name]
     return None
+
+
+@functools.cache
+def misspelt(name: str) -> str | None:
+    """The variable of a role that a name was meant to be: one of the same role, a letter or two away."""
+    for role in _role_names():
+        if not name.startswith(role + "_") or name in _options(role):
+            continue
+        own = name[len(role) + 1 :]
+        near = min(
+            ((_distance(own, known[len(role) + 1 :]), known) for known in sorted(_options(role))), default=(99, "")
+        )
+        # Short names are near each other by chance, and what begins so may be a site's own.
+        if near[0] <= (1 if len(own) < 8 else 2):
+            return near[1]
+    return None
+
+
+def _distance(one: str, other: str) -> int:
+    """Letters to put in, leave out, change or swap with their neighbour to get from one to the other."""
+    one, before, last = one.lower(), [0], list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, wanted in enumerate(other, 1):
+            row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != wanted)))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                row[j] = min(row[j], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
 
 
 def findings(hosts: t.Mapping[str, t.Mapping[str, t.Any]], chips_per_node: int) -> list[Finding]:
@@ -82,7 +121,7 @@ def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None
     # Ansible makes a text of anything.
     is_text = spec.get("type", "str") in ("str", "path")
     if not (is_text and isinstance(value, (dict, list))) and not _errors(judged, name, value):
-        return None
+        return _too_low(name, spec, value)
     if spec.get("choices") and spec.get("type") != "list":
         return f"must be one of {', '.join(map(str, spec['choices']))}"
     kind = _KINDS.get(spec.get("type", "str"), "text")
@@ -90,6 +129,17 @@ def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None
         entries = spec.get("choices") or [f"entries that are each {_KINDS.get(spec.get('elements', 'str'), 'text')}"]
         return f"must be a list of {', '.join(map(str, entries))}"
     return f"must be {kind}"
+
+
+def _too_low(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None:
+    """Argument specs know no ranges. Waiting that ends before it began would be seen after engines were started."""
+    if "int" in (spec.get("type"), spec.get("elements")) or spec.get("type") == "float":
+        lowest = _LOWEST.get(name, 0 if spec.get("default") == 0 else 1)
+        is_list = spec.get("type") == "list"
+        numbers = map(float, check_type_list(value) if is_list else [value])
+        if not all(lowest <= number < math.inf for number in numbers):
+            return f"must be {'a list of numbers, each of them ' if is_list else ''}{lowest} or more"
+    return None
 
 
 def _errors(judged: dict[str, t.Any], name: str, value: t.Any) -> bool:

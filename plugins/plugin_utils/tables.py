@@ -148,10 +148,19 @@ def versions(vllm_ascend: str) -> Versions:
     return Versions(vllm_ascend, None, None, None, known=False)
 
 
+def release_of(version: str) -> str | None:
+    """The release that a version without its last number (v0.23) may mean; empty where the table has none, else None."""
+    key = version_key(version)
+    if key is None or not re.fullmatch(r"v?\d+\.\d+", version):
+        return None
+    minor = ".".join(map(str, key))
+    return next((row.get("release", "") for row in _load("versions.yml")["images"] if row["match"] == minor), None)
+
+
 def kv_release_timeout_names(version: Versions, connector: str) -> list[str]:
     """Environment variables that this version reads as the KV release limit; all known ones when unsure."""
     table = _load("versions.yml")
-    if not version.known:
+    if not version.known or version.assumed:
         return list(table["kv_release_timeout_all"])
     for row in table["kv_release_timeout"]:
         if not row["before"] or before(version.vllm_ascend, row["before"]):

@@ -9,6 +9,7 @@ what they mean together is for the rules.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import re
 import typing as t
@@ -443,8 +444,12 @@ def _version(variable: Variable, value: t.Any) -> Converted:
     text, _converted = _text(variable, value)
     if not _VERSION.match(text):
         raise BadValue("must be a version, such as v0.23.0, without blanks and with a small v")
-    if variable.name == "pd_vllm_ascend_version" and _TAG_SUFFIX.search(text):
-        raise BadValue("must be the version alone; the suffix of the image's tag follows from pd_hardware")
+    if variable.name == "pd_vllm_ascend_version":
+        if _TAG_SUFFIX.search(text):
+            raise BadValue("must be the version alone; the suffix of the image's tag follows from pd_hardware")
+    elif not re.match(r"v?[0-9]", text):
+        # Rules compare it; a branch or "latest" would only switch them off.
+        raise BadValue("must be a version that begins with its number, such as 9.1.0 or 8.3.RC2")
     return text, False
 
 
@@ -468,8 +473,18 @@ def _name(variable: Variable, value: t.Any) -> Converted:
 
 def _nic(variable: Variable, value: t.Any) -> Converted:
     if isinstance(value, str) and _NIC.match(value):
+        if _is_address(value):
+            raise BadValue("must be the name of a network card, as 'ip link' shows it, not an address")
         return value, False
     raise BadValue("must be the name of a network card, as 'ip link' shows it")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(variable: Variable, value: t.Any) -> Converted:
@@ -559,10 +574,35 @@ def _mapping(variable: Variable, value: t.Any) -> Converted:
         raise BadValue(
             "is text that looks like JSON, not a mapping; INI inventories take Python literals (True, None) only"
         )
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, dict):
         raise BadValue("must be a mapping with text keys")
+    odd = [_odd_key(key, where) for key, where in _odd_keys(value)]
+    if odd:
+        raise BadValue("; it ".join(odd))
     _check_content(value, "")
     return value, False
+
+
+def _odd_keys(value: t.Any, where: str = "") -> t.Iterator[tuple[t.Any, str]]:
+    """Keys that are no text, at any depth, and the dotted path of the mapping that has them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield key, where
+            yield from _odd_keys(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _odd_keys(item, where)
+
+
+def _odd_key(key: t.Any, where: str) -> str:
+    place = f" in {where}" if where else ""
+    if isinstance(key, bool):
+        words = "yes, on and true" if key else "no, off and false"
+        return f"has the key {str(key).lower()}{place}, which YAML makes of {words} (in any case); quote the key if text is meant"
+    if key is None:
+        return f"has the key null{place}, which YAML makes of null, ~ and nothing; quote the key if text is meant"
+    return f"has the key {key!r}{place}, which is no text; quote the key"
 
 
 def _arguments(variable: Variable, value: t.Any) -> Converted:
@@ -587,7 +627,23 @@ def _argument_problem(name: str, argument: t.Any) -> str | None:
         return f"has the key {name!r}, which is no option name"
     if name.startswith("no-") and argument is False:
         return f"has {name}: false; give {name[3:]}: true instead"
-    return _nul_problem(name, argument)
+    return _word_problem(name, argument) or _nul_problem(name, argument)
+
+
+def _word_problem(name: str, argument: t.Any) -> str | None:
+    """Options that take words get each entry as one: a null, from a variable that is empty, would be the word "null"."""
+    plain = name.replace("_", "-")
+    words, is_list = tables.vllm_options("words"), isinstance(argument, (list, tuple))
+    if plain not in words and not (is_list and plain in tables.vllm_options("json-list")):
+        return None
+    entries = argument if is_list else [argument]
+    if is_list and None in entries:
+        return f"has a null in the list of {name}, which would be passed on as the word null"
+    for entry in entries:
+        # An adapter is named by a word or by a JSON object.
+        if isinstance(entry, (list, tuple)) or (isinstance(entry, dict) and plain != "lora-modules"):
+            return f"has a {'mapping' if isinstance(entry, dict) else 'list'} in {name}, which takes words"
+    return None
 
 
 def _environment(variable: Variable, value: t.Any) -> Converted:

@@ -562,6 +562,8 @@ def test_a_rehearsal_refuses_a_command_line_that_would_overrule_it(
         ("pd_rehersal=true", "did you mean pd_rehearsal?"),
         ("pd_query=no_such_key", "pd_query 'no_such_key' matches nothing in this plan"),
         ("pd_query=[", "pd_query '[' is no JMESPath expression"),
+        ("pd_query=", "pd_query is empty"),
+        ("plan_out=", "plan_out is empty"),
         ("plan_out=/proc/none/plan.json", "msg: 'cannot write /proc/none/plan.json: No such file or directory'\n"),
     ],
 )

@@ -22,11 +22,13 @@ RULES: dict[str, str] = {
     "instance-entry": "pd_instances names what is not there or what cannot be set per instance",
     # Values, one by one (inventory.py)
     "unknown-variable": "A pd_ variable that does not exist",
+    "role-variable-name": "A variable that is called almost as one of a role's",
     "required-variable": "A required variable is not set",
     "variable-value": "A value does not fit its variable",
     "text-value": "A number or truth value is given as text",
     "placeholder": "A placeholder of a template was left in",
     "cluster-variable-differs": "A value of the whole cluster differs between hosts",
+    "variable-scope": "A value that holds for more hosts than it is given for",
     "instance-variable-differs": "A value of one instance differs between its hosts",
     # Addresses (inventory.py, rules/cluster.py, rules/environment.py)
     "node-ip": "A host has no IPv4 address",

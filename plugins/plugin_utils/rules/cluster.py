@@ -12,7 +12,7 @@ import typing as t
 from .. import fabric, scripts, tables
 from ..connectors import QOS_IN_CONFIG, VLLM_ASCEND_MODULE, effective_engine_id, qos_of, uses_ascend_module
 from ..inventory import image_name, image_tag, is_upstreams
-from ..model import Cluster, Finding
+from ..model import Finding
 from ..variables import VARIABLES, BadValue, convert
 from .context import Context, error, given_environment, warning
 
@@ -85,21 +85,39 @@ def image(context: Context) -> t.Iterator[Finding]:
             "and every known name of the KV release timeout is set",
             "set pd_vllm_ascend_version to a released version, or check pd_cann_version and pd_mooncake_version yourself",
         )
-    elif wrong is None and _tells_no_version(name, label, cluster):
+    elif cluster.versions.assumed and (wrong is None or wrong.severity == "warning"):
         yield warning(
             "version-unknown",
             "all",
             "pd_image",
             cluster.image,
-            f"the tag {label} of pd_image tells no version; it is taken for {cluster.versions.vllm_ascend}, from which names of "
-            "environment variables, ports and options follow",
-            "set pd_vllm_ascend_version to the release that this image was built from, or use a tag with a version",
+            f"{_why_no_version(name, label)}; it is taken for {cluster.versions.vllm_ascend}, from which ports and names of options "
+            "follow, and every known name of the KV release timeout is set",
+            f"set pd_vllm_ascend_version to the release that this image was built from{_perhaps(label)}",
+        )
+    elif "pd_image" not in cluster.given and (release := tables.release_of(cluster.versions.vllm_ascend)) is not None:
+        yield warning(
+            "version-unknown",
+            "all",
+            "pd_vllm_ascend_version",
+            cluster.versions.vllm_ascend,
+            f"pd_vllm_ascend_version {cluster.versions.vllm_ascend} is no release, which has three numbers: the image would be "
+            f"{cluster.image}, a tag that upstream does not have",
+            f"use {release or 'the whole number of the release, such as ' + tables.default_version()}",
         )
 
 
-def _tells_no_version(name: str, label: str, cluster: Cluster) -> bool:
-    tagged = is_upstreams(name) and label != "" and image_tag(cluster.image) is None
-    return tagged and "pd_vllm_ascend_version" not in cluster.given
+def _why_no_version(name: str, label: str) -> str:
+    if not label:
+        return "pd_image has no tag (or a digest alone) and so tells no version"
+    other = "" if is_upstreams(name) else " of vLLM-Ascend, as the image is not called vllm-ascend"
+    return f"the tag {label} of pd_image tells no version{other}"
+
+
+def _perhaps(label: str) -> str:
+    """The version that a tag of an image of another name may well mean."""
+    tag = image_tag(f"vllm-ascend:{label}")
+    return f" ({tag[0]}, if its tag means that one)" if tag and tables.versions(tag[0]).known else ""
 
 
 def _image_hardware(context: Context) -> Finding | None:

@@ -48,9 +48,6 @@ def hixl_version(context: Context) -> t.Iterator[Finding]:
     if versions.hixl is not None:
         if tables.before(versions.hixl, needed):
             yield error("hixl-version", "all", "pd_hixl_version", versions.hixl, f"{wants}; it is {versions.hixl}", fix)
-        elif tables.version_key(versions.hixl) is None:
-            message = f"{wants}; whether {versions.hixl!r} is older cannot be told"
-            yield warning("hixl-version", "all", "pd_hixl_version", versions.hixl, message, fix)
     elif versions.cann is None:
         message = f"{wants}; neither the HIXL nor the CANN version of {cluster.image} is known"
         yield warning("hixl-version", "all", "pd_hixl_version", None, message, f"check it; {fix}")

@@ -15,6 +15,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Quiet as Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_a5 import A5
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_given import GIVEN
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases_values import ABOUT_VALUES
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
     DECODE_ARGS,
@@ -1448,8 +1449,13 @@ IMAGE: list[Provoking | Quiet] = [
     ),
     Quiet("image-hardware", "openEuler", base(all={"pd_image": "example/vllm-ascend:v0.18.0-a3-openeuler"})),
     Quiet("image-hardware", "a2 and openEuler", one_host(host={"pd_image": "e/vllm-ascend:v0.18.0-openeuler"})),
-    Quiet("image-hardware", "a private image", base(all={"pd_image": "registry.example:5000/team/pd:2026-11"})),
-    Quiet("image-hardware", "a digest", base(all={"pd_image": "e/vllm-ascend@sha256:" + "0" * 64})),
+    *(
+        Quiet("image-hardware", about, base(all={"pd_image": image, "pd_vllm_ascend_version": "v0.23.0"}))
+        for about, image in (
+            ("a private image", "registry.example:5000/team/pd:2026-11"),
+            ("a digest", "e/vllm-ascend@sha256:" + "0" * 64),
+        )
+    ),
     Provoking(
         "version-unknown",
         "the future",
@@ -2161,6 +2167,7 @@ CASES: list[Provoking | Quiet] = [
     *OPTIONS,
     *A5,
     *GIVEN,
+    *ABOUT_VALUES,
 ]
 PROVOKING = [case for case in CASES if isinstance(case, Provoking)]
 QUIET = [case for case in CASES if isinstance(case, Quiet)]

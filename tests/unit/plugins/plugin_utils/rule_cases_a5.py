@@ -86,16 +86,6 @@ FABRIC: list[Provoking | Quiet] = [
         severity="warning",
         alone=False,
     ),
-    Provoking(
-        "hixl-version",
-        "a HIXL without number",
-        a5(all={"pd_hixl_version": "master"}),
-        "all",
-        "pd_hixl_version",
-        "master",
-        ("master", "9.1.0"),
-        severity="warning",
-    ),
     Quiet("hixl-version", "9.1.0", a5(all={"pd_hixl_version": "9.1.0"})),
     Quiet("hixl-version", "9.1", a5(all={"pd_hixl_version": "9.1"})),
     Quiet(

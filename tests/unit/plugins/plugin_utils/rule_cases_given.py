@@ -441,7 +441,7 @@ IMAGES: list[Provoking | Quiet] = [
     Provoking(
         "image-hardware",
         "a site's own image that speaks of a2",
-        base(all={"pd_image": "registry.example/team/pd:prod-a2"}),
+        base(all={"pd_image": "registry.example/team/pd:prod-a2", "pd_vllm_ascend_version": "v0.23.0"}),
         "all",
         "pd_image",
         "registry.example/team/pd:prod-a2",
@@ -449,11 +449,16 @@ IMAGES: list[Provoking | Quiet] = [
         severity="warning",
     ),
     *(
-        Quiet("image-hardware", image, base(all={"pd_image": image}))
+        Quiet("image-hardware", image, base(all={"pd_image": image, "pd_vllm_ascend_version": "v0.23.0"}))
         for image in (
             "registry.example/team/pd:v1.2",
             "registry.example/team/pd:latest",
             "registry.example/team/pd-a2:prod-a3",
+        )
+    ),
+    *(
+        Quiet("image-hardware", image, base(all={"pd_image": image}))
+        for image in (
             "registry.example:5000/e/vllm-ascend:0.18.0-a3",
             "e/vllm-ascend:v0.18.0-a3@sha256:" + "0" * 64,
             "e/vllm-ascend:v0.18.0-a3-patch.2",

@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import textwrap
 import typing as t
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils import collect, role_options
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils import inventories
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import planned, told
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def collected(tmp_path: Path, text: str, name: str = "hosts.yml", **files: str) -> dict[str, t.Any]:
@@ -79,6 +83,70 @@ def test_options_of_roles_are_taken_along(tmp_path: Path) -> None:
     assert "host_name" not in source["hosts"]["d1"]
 
 
+def test_truth_values_as_keys(tmp_path: Path) -> None:
+    """YAML 1.1 reads YES, NO and on as truth values, also where a name stands."""
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__all="""
+            pd_engine_env_common: {YES: "1", GOOD: y}
+            pd_engine_args_common: {NO: "{{ 1 + 1 }}"}
+            pd_roce_addresses: {0: 192.0.2.1}
+            """,
+    )
+    found = {f.variable: f.message for f in planned(source).errors if f.rule == "variable-value"}
+    assert set(found) == {"pd_engine_env_common", "pd_engine_args_common"}
+    assert "has the key true" in found["pd_engine_env_common"]
+    assert "has the key false" in found["pd_engine_args_common"]
+
+
+def test_near_misses_of_roles_variables(tmp_path: Path) -> None:
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__all="image_archve: x\nengine_version: 1\nlock_force: true\n",
+        host_vars__d1="lock_forced: true",
+    )
+    assert source["misspelt"] == {"image_archve": ["p1", "p2", "d2", "d1"], "lock_forced": ["d1"]}
+    found = {f.variable: f for f in planned(source).findings if f.rule == "role-variable-name"}
+    assert set(found) == {"image_archve", "lock_forced"}
+    assert "did you mean image_archive?" in found["image_archve"].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("image_archve", "image_archive"),
+        ("engine_ready_timout", "engine_ready_timeout"),
+        ("engine_raedy_timeout", "engine_ready_timeout"),
+        ("engine_Ready_Timeout", "engine_ready_timeout"),
+        ("preflight_gates", "preflight_gate"),
+        ("preflight_gaet", "preflight_gate"),
+        ("lock_forced", "lock_force"),
+        ("kv_pool_ready_timeouts", "kv_pool_ready_timeout"),
+        ("verify_request", "verify_requests"),
+        ("host_huge_pages", "host_hugepages"),
+        ("host_name", None),
+        ("host_group", None),
+        ("image_tag", None),
+        ("image_archives_of_mine", None),
+        ("engine_port", None),
+        ("engine_memory", None),
+        ("proxy_timeout", None),
+        ("proxy_url", None),
+        ("lock_file", None),
+        ("lock_timeout", None),
+        ("verify_cert", None),
+        ("unit_test", None),
+        ("image_archive", None),
+        ("ready_timout", None),
+        ("http_proxy", None),
+    ],
+)
+def test_what_a_roles_variable_is_taken_for(name: str, meant: str | None) -> None:
+    assert role_options.misspelt(name) == meant
+
+
 def test_everything_is_plain(tmp_path: Path) -> None:
     """Ansible tags its values; the planner compares types."""
     source = collected(
@@ -131,6 +199,82 @@ def test_templates_are_evaluated_per_host(tmp_path: Path) -> None:
     assert [source["hosts"][host]["pd_node_ip"] for host in ("p1", "d1")] == ["192.0.2.1", "192.0.2.3"]
     assert source["hosts"]["p1"]["pd_kv_port"] == 36100
     assert source["hosts"]["d2"]["pd_engine_env_common"] == {"LOG": "/logs/d2", "PLAIN": "$HOME"}
+
+
+OF_OTHERS = """
+            pd_dp_address: "{{ hostvars[groups['decode'][0]].ansible_host }}"
+            pd_api_port: "{{ hostvars['p1'].pd_proxy_port + 1 }}"
+            pd_engine_env: {NO_PROXY: "{{ groups['decode'] | map('extract', hostvars, 'ansible_host') | join(',') }}"}
+            """
+
+
+def test_templates_may_ask_for_values_of_other_hosts(tmp_path: Path) -> None:
+    source = collected(tmp_path, YAML, group_vars__decode=OF_OTHERS, group_vars__all='pd_proxy_port: "{{ 2000 + 5 }}"')
+    assert source["broken"] == []
+    for host in ("d1", "d2"):
+        values = source["hosts"][host]
+        assert values["pd_dp_address"] == "192.0.2.4"
+        assert values["pd_api_port"] == 2006
+        assert values["pd_engine_env"] == {"NO_PROXY": "192.0.2.4,192.0.2.3"}
+    assert "hostvars" not in source["hosts"]["p1"]
+
+
+def test_a_host_that_is_asked_for_often_is_put_together_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts.yml").write_text(YAML, encoding="utf-8")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text(textwrap.dedent(OF_OTHERS) + "pd_proxy_port: 1999\n", encoding="utf-8")
+    hostvars = inventories.hostvars_of(tmp_path / "hosts.yml")
+    asked: list[str] = []
+    get_vars = hostvars._variable_manager.get_vars
+    monkeypatch.setattr(
+        hostvars._variable_manager,
+        "get_vars",
+        lambda host, **more: asked.append(host.name) or get_vars(host=host, **more),
+    )
+    assert collect.collect(hostvars)["broken"] == []
+    assert sorted(asked) == sorted(set(asked)), asked
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ hostvars['d9'].ansible_host }}", "d9"),
+        ("{{ hostvars['p1'].nothing }}", "nothing"),
+        ("{{ hostvars['p1'].pd_cann_version }}", "evaluates that one without hostvars of its own"),
+    ],
+)
+def test_what_other_hosts_do_not_have(tmp_path: Path, template: str, says: str) -> None:
+    source = collected(
+        tmp_path,
+        YAML,
+        group_vars__decode=f'pd_nic: "{template}"',
+        host_vars__p1="pd_cann_version: \"{{ hostvars['d1'].ansible_host }}\"",
+    )
+    broken = {(entry["host"], entry["variable"]): entry["message"] for entry in source["broken"]}
+    assert set(broken) == {("d1", "pd_nic"), ("d2", "pd_nic")}
+    assert says in broken["d1", "pd_nic"]
+
+
+def test_values_of_other_hosts_by_ansible_playbook(tmp_path: Path) -> None:
+    """The same by the action behind plan.yml."""
+    (tmp_path / "hosts.yml").write_text(YAML, encoding="utf-8")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text(
+        "pd_dp_size: 2\npd_tp_size: 8\npd_proxy_port: 2005\n", encoding="utf-8"
+    )
+    (tmp_path / "group_vars/decode.yml").write_text(textwrap.dedent(OF_OTHERS), encoding="utf-8")
+    out = tmp_path / "plan.json"
+    command = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        *("plan.yml", "-i", str(tmp_path / "hosts.yml"), "-e", f"plan_out={out}"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plan = json.loads(out.read_text(encoding="utf-8"))
+    (decode,) = (instance for instance in plan["instances"] if instance["role"] == "decode")
+    assert (decode["dp_address"], decode["api_port"]) == ("192.0.2.4", 2006)
+    environments = [p["processes"][0]["env"] for p in plan["placements"] if p["role"] == "decode"]
+    assert [env["NO_PROXY"] for env in environments] == ["192.0.2.4,192.0.2.3"] * 2
 
 
 def test_a_template_that_fails_names_host_and_variable(tmp_path: Path) -> None:
@@ -242,6 +386,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         "hosts": {},
         "broken": [],
         "misread": [],
+        "misspelt": {},
         "other_groups": {},
     }
 
@@ -256,6 +401,7 @@ def test_an_inventory_without_the_groups(tmp_path: Path) -> None:
         ("x", "x"),
         ((1, 2), [1, 2]),
         ({1: {2: None}}, {"1": {"2": None}}),
+        ({True: {None: 1.5}}, {True: {None: 1.5}}),
         ([{"a": (1,)}], [{"a": [1]}]),
         (b"x", "b'x'"),
     ],

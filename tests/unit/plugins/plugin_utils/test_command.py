@@ -524,3 +524,20 @@ def test_json_option(value: t.Any, expected: t.Any) -> None:
 
 def test_json_option_that_is_not_given() -> None:
     assert command.json_option({}, "x") == {}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "names"),
+    [
+        ({"pd_image": "registry.example/ai/serving:v0.17.0rc1-a3"}, 2),
+        ({"pd_image": "e/vllm-ascend:main-a3"}, 2),
+        ({"pd_image": "registry.example:5000/vllm-ascend"}, 2),
+        ({"pd_vllm_ascend_version": "main"}, 2),
+        ({"pd_image": "e/vllm-ascend:v0.23.0-a3"}, 1),
+        ({"pd_image": "private/own:1.2", "pd_vllm_ascend_version": "v0.23.0"}, 1),
+    ],
+)
+def test_an_image_of_unknown_version_gets_every_name_of_the_release_limit(cluster: dict[str, str], names: int) -> None:
+    env = placement(planned(base(all=cluster)), "p-a", "p1").processes[0].env
+    both = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "480", "VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "480"}
+    assert {name: value for name, value in env.items() if "ABORT" in name} == dict(list(both.items())[:names])

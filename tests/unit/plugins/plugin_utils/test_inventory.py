@@ -297,6 +297,14 @@ def test_a_misspelt_host_of_the_pool() -> None:
     assert "group kv_pool names a host of no other group; did you mean p1?" in finding.fix
 
 
+def test_a_host_of_a_mixed_role_group_is_of_a_group() -> None:
+    """Which instance it belongs to cannot be told, but its name is no misspelt one."""
+    groups = {"prefill": {"hosts": ["p1", "p2"], "children": {"empty_one": ["p2"]}}}
+    source = base(groups=groups, p1={"pd_node_ip": ABSENT, "ansible_host": "p1-alias"})
+    assert "role-group-mixed" in errors_of(source)
+    assert "did you mean" not in only(source, "node-ip", "p1").fix
+
+
 def test_an_unknown_variable_of_all_hosts_is_said_once() -> None:
     finding = only(base(all={"pd_kvport": 1}), "unknown-variable")
     assert "p1, p2, d1, d2" in finding.message

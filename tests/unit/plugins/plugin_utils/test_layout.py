@@ -392,7 +392,7 @@ def test_hosts_of_a_shared_instance_may_be_shared_or_not() -> None:
     """Decode over a host it shares with prefill and one of its own: the values come from pd_instances for both."""
     source = one_host(decode={"pd_dp_size": 8})
     source["groups"]["decode"]["children"]["d-a"].append("h2")
-    source["hosts"]["h2"] = {"pd_node_ip": "192.0.2.32"}
+    source["hosts"]["h2"] = {**source["hosts"]["h1"], "pd_node_ip": "192.0.2.32"}
     plan = planned(source)
     assert not plan.findings, told(plan.findings)
     assert [(p.host, p.used_chips, p.dp_rank_start) for p in plan.placements if p.instance.role == "decode"] == [

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import planner
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     ABSENT,
+    CLUSTER,
     as_json,
     base,
     one_host,
@@ -222,7 +223,7 @@ def test_hosts_and_ports_are_of_equal_number_and_pairs_are_unique() -> None:
 
 def test_appending_an_instance_appends_to_the_proxys_lists() -> None:
     """What restarts is the proxy alone; the words before stay."""
-    more = {"p3": {"pd_node_ip": "192.0.2.13", "pd_dp_size": 2, "pd_tp_size": 8}}
+    more = {"p3": {**CLUSTER, "pd_node_ip": "192.0.2.13", "pd_dp_size": 2, "pd_tp_size": 8}}
     groups = {"prefill": {"hosts": [], "children": {"p-a": ["p1"], "p-b": ["p2"], "p-c": ["p3"]}}}
     before, after = planned(planned_by_default()), planned(planned_by_default(groups=groups, more=more))
     assert not after.findings, told(after.findings)

@@ -51,6 +51,28 @@ def test_versions_that_are_not_in_the_table(version: str) -> None:
     assert tables.versions(version) == Versions(version, None, None, None, known=False)
 
 
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("v0.23", "v0.23.0"),
+        ("0.22", "v0.22.1rc1"),
+        ("v0.26", ""),
+        ("v0.99", None),
+        ("v0.23.0", None),
+        ("v0.23rc1", None),
+        ("main", None),
+    ],
+)
+def test_the_release_that_a_short_version_means(version: str, release: str | None) -> None:
+    assert tables.release_of(version) == release
+
+
+def test_releases_are_of_their_row() -> None:
+    for row in tables._load("versions.yml")["images"]:
+        release = row.get("release")
+        assert release is None or release.startswith(f"v{row['match']}."), row
+
+
 def test_the_default_is_in_the_table() -> None:
     assert tables.default_version() == "v0.23.0"
     assert tables.versions(tables.default_version()).known
