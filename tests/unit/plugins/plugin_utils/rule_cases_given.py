@@ -125,6 +125,98 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         )
         for value in ("localhost", "127.0.0.1", "0.0.0.0", "2001:db8::11", "192.0.2.11/24", "")
     ),
+    *(
+        Provoking(
+            "address-of-another-host",
+            f"{about}: {name}",
+            source,
+            host,
+            variable,
+            value,
+            (name, *says),
+            alone="the proxy's" not in about,
+        )
+        for name in ("HCCL_IF_IP", "VLLM_HOST_IP", "MC_TCP_BIND_ADDRESS")
+        for about, source, host, variable, value, says in (
+            (
+                "nobody's address, for all hosts",
+                _env(**{name: "198.51.100.99"}),
+                "p1",
+                f"{COMMON}.{name}",
+                "198.51.100.99",
+                ("more than one host", "also on p2, d1, d2"),
+            ),
+            (
+                "one address for both hosts of a role",
+                base(prefill={"pd_engine_env": {name: "198.51.100.99"}}),
+                "p1",
+                f"pd_engine_env.{name}",
+                "198.51.100.99",
+                ("more than one host", "also on p2"),
+            ),
+            (
+                "the management address of another host",
+                base(p1={"ansible_host": "203.0.113.11"}, d2={"pd_engine_env_extra": {name: "203.0.113.11"}}),
+                "d2",
+                f"pd_engine_env_extra.{name}",
+                "203.0.113.11",
+                ("the address of p1",),
+            ),
+            (
+                "the proxy's, which has no engine",
+                base(
+                    groups={"proxy": {"hosts": ["x1"]}},
+                    more={"x1": {"pd_node_ip": "192.0.2.31"}},
+                    d2={"pd_engine_env_extra": {name: "192.0.2.31"}},
+                ),
+                "d2",
+                f"pd_engine_env_extra.{name}",
+                "192.0.2.31",
+                ("the address of x1",),
+            ),
+        )
+    ),
+    *(
+        Provoking(
+            "environment-overrides",
+            f"perhaps another card's: {name}",
+            base(
+                d2={"pd_node_ip": ABSENT, "ansible_host": "192.0.2.22", "pd_engine_env_extra": {name: "198.51.100.22"}}
+            ),
+            "d2",
+            f"pd_engine_env_extra.{name}",
+            "198.51.100.22",
+            (name, "198.51.100.22", "192.0.2.22", "pd_node_ip"),
+            severity="warning",
+        )
+        for name in ("HCCL_IF_IP", "VLLM_HOST_IP", "MC_TCP_BIND_ADDRESS")
+    ),
+    *(
+        Provoking(
+            "environment-overrides",
+            f"unset: {name}",
+            base(all={"pd_nic": ABSENT, COMMON: {name: None}}),
+            "p1",
+            f"{COMMON}.{name}",
+            None,
+            (name, "unset", source, says, "also on p2, d1, d2"),
+            severity="warning",
+        )
+        for name, source, says in (
+            ("VLLM_HOST_IP", "pd_node_ip", "the address of the default route"),
+            ("HCCL_IF_IP", "pd_node_ip", "chooses"),
+            ("GLOO_SOCKET_IFNAME", "pd_nic", "chooses"),
+            ("TP_SOCKET_IFNAME", "pd_nic", "chooses"),
+            ("HCCL_SOCKET_IFNAME", "pd_nic", "chooses"),
+        )
+    ),
+    Quiet(
+        "address-of-another-host",
+        "hosts behind one port forwarding",
+        base(all={"ansible_host": "203.0.113.1"}, d2={"pd_engine_env_extra": {"VLLM_HOST_IP": "203.0.113.1"}}),
+        clean=False,
+    ),
+    Quiet("environment-overrides", "what the plan does not set", _env(MC_TCP_BIND_ADDRESS=None)),
     Quiet(
         "address-of-another-host",
         "another card of the same host",
