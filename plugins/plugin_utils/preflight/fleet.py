@@ -260,6 +260,15 @@ class Fleet:
     def smi_chip(self, host: str, chip: int) -> t.Mapping[str, t.Any]:
         return mapping(self.smi_chips(host).get(str(chip)))
 
+    def place(self, host: str, chip: int) -> tuple[int, int] | None:
+        """(card, chip of the card): what npu-smi, and A5's hccn_tool, take for a physical id. None when nobody tells."""
+        entry: t.Mapping[str, t.Any] = self.smi_chip(host, chip)
+        if "card" not in entry:
+            listed = (mapping(one) for one in listing(mapping(self.npu(host).get("mapping")).get("chips")))
+            entry = next((one for one in listed if whole(one.get("physical")) == chip), {})
+        card, die = whole(entry.get("card")), whole(entry.get("chip"))
+        return None if card is None or die is None else (card, die)
+
     @_remembered
     def other_generation(self, host: str) -> str | None:
         """What shows that a host is of another generation than the plan says; None when nothing does."""

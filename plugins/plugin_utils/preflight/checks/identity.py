@@ -156,9 +156,9 @@ _POD_SPLIT = Words(
 )
 _POD_CHIP = Words(
     "chip {chip} of {host} says super pod {found}, the other chips say {expected}",
-    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`; restart the driver if one chip differs",
+    "on {host}: `npu-smi info -t spod-info -i {card} -c {die}`; restart the driver if one chip differs",
     "{host} 芯片 {chip} 的超节点 ID 为 {found}，其余芯片为 {expected}",
-    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`；若仅个别芯片不同请重启驱动",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i {card} -c {die}`；若仅个别芯片不同请重启驱动",
 )
 
 
@@ -202,9 +202,9 @@ def _pods(fleet: Fleet, say: Say) -> dict[Place, int]:
 
 _SPOD_UNREAD = Words(
     "the super pod information of chip {chips} of {host} cannot be read ({found}): {text}",
-    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`",
+    "on {host}: `npu-smi info -t spod-info -i {card} -c {die}`",
     "无法读取 {host} 芯片 {chips} 的超节点信息（{found}）：{text}",
-    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i {card} -c {die}`",
 )
 
 
