@@ -492,6 +492,30 @@ def chip_loses_packets(case: Case, host: str) -> None:
     fail_pings(case, lambda one: (host, CHIP) in ends(one), loss_percent=33.33, received=2)
 
 
+@fault("ping", "warning", chip=CHIP, hardware=("a3",), says=("every ping from chip 5", "33.33 %"))
+def chip_loses_what_it_sends(case: Case, host: str) -> None:
+    """Seen where a chip's sending half is sick: what others send to it arrives."""
+    fail_pings(case, lambda one: (one["from_host"], one["from_chip"]) == (host, CHIP), loss_percent=33.33, received=2)
+
+
+@fault("ping", chip=CHIP, hardware=("a3",), says=("every ping to chip 5",))
+def chip_receives_nothing(case: Case, host: str) -> None:
+    fail_pings(case, lambda one: (one["to_host"], one["to_chip"]) == (host, CHIP))
+
+
+@fault("ping", "warning", chip=CHIP, hardware=("a3",), says=("5 of 6 pings from and to chip 5",))
+def chip_loses_packets_now_and_then(case: Case, host: str) -> None:
+    of_chip = [one for one in (case.pings or {})["results"] if (host, CHIP) in ends(one)]
+    fail_pings(case, lambda one: one in of_chip[1:], loss_percent=33.33, received=2)
+
+
+@fault("ping-plane", chip=CHIP, hardware=("a3",), says=("every ping from chip 5", "0x1"))
+def chip_sends_over_a_wrong_plane(case: Case, host: str) -> None:
+    fail_pings(
+        case, lambda one: (one["from_host"], one["from_chip"]) == (host, CHIP), l1_plane=[0, 1, 0], average_us=10.0
+    )
+
+
 @fault("ping", "unknown")
 def ping_not_read(case: Case, host: str) -> None:
     fail_pings(case, lambda one: (one["from_host"], one["from_chip"]) == (host, CHIP), state="busy")
