@@ -80,12 +80,13 @@ def whole(value: t.Any) -> int | None:
 
 @functools.lru_cache(maxsize=2**16)
 def address(text: str | None) -> ipaddress.IPv4Address | None:
-    """An IPv4 address that a chip can have; None for a placeholder such as -.-.-.- (FAB-03), 0.0.0.0 or nothing."""
+    """An IPv4 address that a chip can have; None for a placeholder such as -.-.-.- (FAB-03), loopback, multicast, nothing."""
     try:
         parsed = ipaddress.IPv4Address(str(text).strip())
     except ValueError:
         return None
-    return None if parsed.is_unspecified else parsed
+    first = parsed.packed[0]
+    return parsed if 0 < first < 224 and first != 127 else None
 
 
 def network(answer: Answer) -> ipaddress.IPv4Network | None:

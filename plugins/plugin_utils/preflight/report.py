@@ -122,7 +122,7 @@ def left_out_lines(report: Report) -> list[str]:
             {
                 "peer_cap": f"{pairs} pairs of hosts were not pinged (preflight_ping_peers); -e preflight_ping_mode=full pings all",
                 "budget": f"{host}: {pairs} pings were left out for lack of time, of chips {listed} (preflight_ping_budget)",
-                "no_address": f"{host}: chips {listed} have no address and were not pinged",
+                "no_address": f"{host}: chips {listed} have no known address and were not pinged",
                 "no_other_host": "there is no other host to ping",
                 "no_ping": "this fabric has no ping",
             }.get(str(one.get("why")), f"{host}: {pairs} pings were left out ({one.get('why')})")

@@ -28,9 +28,9 @@ _ADDRESS = {
     ),
 }
 _ADDRESS_WRONG = Words(
-    "the {kind} address of chip {chips} of {host} is no IPv4 address: {found}",
+    "the {kind} address of chip {chips} of {host} is none that a chip can have: {found}",
     "on {host}: `hccn_tool -i {first} -{query} -g`, and set it again",
-    "{host} 芯片 {chips} 的 {kind} 地址不是 IPv4 地址：{found}",
+    "{host} 芯片 {chips} 的 {kind} 地址不是芯片可用的地址：{found}",
     "在 {host} 上执行：`hccn_tool -i {first} -{query} -g`，并重新设置",
 )
 _KINDS = {"vnic": "vNIC", "ip": "RoCE"}
@@ -53,7 +53,7 @@ def chip_address(fleet: Fleet, say: Say) -> None:
             elif answer.state == "not_configured" or (answer.ok and answer.word("ipaddr") is None):
                 del answers[chip]
                 unset.append(chip)
-            elif answer.ok and address(answer.word("ipaddr")) is None:
+            elif answer.word("ipaddr") is not None and (not answer.ok or address(answer.word("ipaddr")) is None):
                 del answers[chip]
                 found = answer.word("ipaddr")
                 say.each(
@@ -62,7 +62,7 @@ def chip_address(fleet: Fleet, say: Say) -> None:
                     host,
                     [chip],
                     chips,
-                    expected="an IPv4 address",
+                    expected="an IPv4 address of one chip",
                     found=found,
                     kind=kind,
                     query=query,
@@ -70,6 +70,9 @@ def chip_address(fleet: Fleet, say: Say) -> None:
             elif answer.ok:
                 del answers[chip]
                 say.ok(host, chip)
+        # The chip was asked and has told no address, so that nobody could ping it: engines could not reach it either.
+        mute = {chip: answers.pop(chip) for chip, one in list(answers.items()) if one.state in ("unknown", "failed")}
+        unread(say, host, chips, query, mute, "error")
         unread(say, host, chips, query, answers)
         say.each("error", _ADDRESS[query], host, unset, chips, expected="an address", found="none")
 

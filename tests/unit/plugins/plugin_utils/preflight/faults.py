@@ -335,9 +335,34 @@ def no_vnic_address(case: Case, host: str) -> None:
     case.facts[host]["npu"]["chips"][str(CHIP)]["vnic"] = {"state": "not_configured"}
 
 
-@fault("chip-address", "unknown", chip=CHIP, hardware=("a3",))
+@fault("chip-address", chip=CHIP, hardware=("a3",), says=("cannot be read",))
 def vnic_address_not_read(case: Case, host: str) -> None:
+    """FAB-03: the tool was asked and has told none, so the chip was not pinged either."""
     unread(case, host, "vnic")
+
+
+@fault("chip-address", chip=CHIP, hardware=("a2",), says=("cannot be read",))
+def roce_address_garbled(case: Case, host: str) -> None:
+    """FAB-03"""
+    unread(case, host, "ip", "unknown")
+
+
+@fault("chip-address", "unknown", chip=CHIP, hardware=("a3",))
+def vnic_address_not_asked(case: Case, host: str) -> None:
+    unread(case, host, "vnic", "busy")
+
+
+@fault("chip-address", chip=CHIP, hardware=("a3",), says=("127.0.0.1", "none that a chip can have"))
+def loopback_vnic_address(case: Case, host: str) -> None:
+    """FAB-03"""
+    case.query(host, CHIP, "vnic")["ipaddr"] = "127.0.0.1"
+
+
+@fault("chip-address", chip=CHIP, hardware=("a2",), says=("10.86.1.255", "none that a chip can have"))
+def broadcast_roce_address(case: Case, host: str) -> None:
+    """FAB-03: as the parser hands it over."""
+    answer = {"state": "unknown", "text": "ipaddr:10.86.1.255", "ipaddr": "10.86.1.255", "netmask": "255.255.255.0"}
+    case.facts[host]["npu"]["chips"][str(CHIP)]["ip"] = answer
 
 
 @fault("address-unique", hardware=("a3",), says=("10.0.77.7",))
