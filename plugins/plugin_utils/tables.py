@@ -183,6 +183,12 @@ def proxy_has_workers(version: Versions) -> bool:
     return not before(version.vllm_ascend, _load("versions.yml")["proxy_workers_from"])
 
 
+def described_from(feature: str, version: Versions) -> str | None:
+    """The first minor version whose tutorial has a connector or key, where this version is known to be older."""
+    first = str(_load("versions.yml")["described_from"][feature])
+    return first if before(version.vllm_ascend, first) else None
+
+
 def hccl_port_count(version: Versions) -> int:
     return 16 if before(version.cann, _load("versions.yml")["hccl_ports_32_from_cann"]) else 32
 

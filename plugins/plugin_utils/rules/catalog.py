@@ -109,7 +109,7 @@ RULES: dict[str, str] = {
     "pool-ssd": "SSD offload that cannot work",
     # Transfer priority and dead keys (rules/cluster.py, rules/engine_options.py)
     "qos-on-passive-side": "A transfer priority on the side that does not decide it",
-    "qos-unsupported": "A transfer priority for a connector that has none",
+    "qos-unsupported": "A transfer priority that nothing reads",
     "qos-replaced": "A transfer priority that the connector writes over",
     "timeout-name": "A KV release limit under a name that nobody reads",
     "dead-key": "A kv-transfer key that nothing reads",
