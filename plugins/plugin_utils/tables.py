@@ -183,6 +183,12 @@ def proxy_has_workers(version: Versions) -> bool:
     return not before(version.vllm_ascend, _load("versions.yml")["proxy_workers_from"])
 
 
+def connector_from(connector: str, version: Versions) -> str | None:
+    """The first minor version that has a connector, where this version is known to be older."""
+    first = _load("versions.yml")["connectors_from"].get(connector)
+    return first if first is not None and before(version.vllm_ascend, first) else None
+
+
 def described_from(feature: str, version: Versions) -> str | None:
     """The first minor version whose tutorial has a connector or key, where this version is known to be older."""
     first = str(_load("versions.yml")["described_from"][feature])

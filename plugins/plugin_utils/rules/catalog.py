@@ -89,6 +89,7 @@ RULES: dict[str, str] = {
     "d2rh-capacity": "D2RH decode with another share of device memory",
     # Connector and transfer (connectors.py, rules/cluster.py, rules/connector.py, rules/engine_options.py)
     "connector-plain-mooncake": "MooncakeConnector without vLLM-Ascend's module is the CUDA connector",
+    "connector-version": "A connector that the image does not have",
     "kv-transfer-contradiction": "A kv-transfer setting contradicts the plan",
     "kv-transfer-key": "A kv-transfer key that nobody reads, and much like one that is read",
     "kv-load-failure-policy": "A policy for failed loads that engines refuse",

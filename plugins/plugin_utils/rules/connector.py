@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""What a user adds to --kv-transfer-config: keys that nobody reads, and the policy for failed loads."""
+"""Connectors that the image lacks, and what a user adds to --kv-transfer-config: keys, the policy for failed loads."""
 
 from __future__ import annotations
 
 import difflib
 import typing as t
 
+from .. import connectors, tables
 from ..model import Finding, Placement
 from .context import Context, error, warning
 
@@ -94,4 +95,25 @@ def load_failure_policy(context: Context) -> t.Iterator[Finding]:
             )
 
 
-RULES = (misspelt_keys, load_failure_policy)
+def in_version(context: Context) -> t.Iterator[Finding]:
+    """A name that the image does not register ends every engine at its start."""
+    cluster = context.cluster
+    named = [("pd_connector", cluster.connector, cluster.connector)]
+    if cluster.kv_pool is not None:
+        named.append(("pd_kv_pool", connectors.POOL_CONNECTOR, cluster.kv_pool))
+    for variable, connector, value in named:
+        first = tables.connector_from(connector, cluster.versions)
+        if first is not None:
+            yield error(
+                "connector-version",
+                "all",
+                variable,
+                value,
+                f"vLLM-Ascend {cluster.versions.vllm_ascend} has no {connector}, with which {variable} is planned: engines end at "
+                "their start",
+                f"use an image of vLLM-Ascend {first} or newer"
+                + (", or another pd_connector" if variable == "pd_connector" else ", or leave pd_kv_pool out"),
+            )
+
+
+RULES = (in_version, misspelt_keys, load_failure_policy)

@@ -21,6 +21,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     speculative,
 )
 
+HYBRID = "MooncakeHybridConnector"
 COMMON = "pd_engine_env_common"
 POOL_GROUP = {"kv_pool": {"hosts": ["p1"], "children": {}}}
 
@@ -35,6 +36,12 @@ def _pool(**settings: t.Any) -> Source:
 
 def _pool_env(**environment: t.Any) -> Source:
     return base(groups=POOL_GROUP, all={"pd_kv_pool": {}, COMMON: environment})
+
+
+def _with_version(source: Source, version: str) -> Source:
+    for values in source["hosts"].values():
+        values["pd_vllm_ascend_version"] = version
+    return source
 
 
 def _args(**options: t.Any) -> Source:
@@ -311,6 +318,39 @@ ENVIRONMENT: list[Provoking | Quiet] = [
 ]
 
 TRANSFER: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "connector-version",
+            version,
+            base(all={"pd_vllm_ascend_version": version, "pd_connector": HYBRID}),
+            "all",
+            "pd_connector",
+            HYBRID,
+            (version, "0.20 or newer"),
+            alone=False,
+        )
+        for version in ("v0.11.0", "v0.19.1rc1")
+    ),
+    Provoking(
+        "connector-version",
+        "a pool",
+        _with_version(_pool(backend="mooncake"), "v0.11.0"),
+        "all",
+        "pd_kv_pool",
+        {"backend": "mooncake"},
+        ("AscendStoreConnector", "v0.11.0", "0.12 or newer"),
+        alone=False,
+    ),
+    *(
+        Quiet("connector-version", about, source, clean=False)
+        for about, source in (
+            ("a pool in the first that has it", _with_version(_pool_env(), "v0.12.0rc1")),
+            *(
+                (f"hybrid with {version}", base(all={"pd_vllm_ascend_version": version, "pd_connector": HYBRID}))
+                for version in ("v0.20.2rc1", "v0.23.0", "main")
+            ),
+        )
+    ),
     *(
         Provoking(
             "kv-transfer-key",
