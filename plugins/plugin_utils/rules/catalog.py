@@ -123,6 +123,7 @@ RULES: dict[str, str] = {
     "planned-argument": "An engine option that the plan sets",
     "planned-environment": "An environment variable that the plan sets per rank",
     "environment-overrides": "An environment variable and a variable of the inventory disagree",
+    "environment-name": "An environment variable that the image's version does not read",
     "environment-value": "A number in the environment that cannot work",
     "http-proxy": "An HTTP proxy between engines and their proxy",
     "json-option": "A JSON option that is not the JSON it takes",

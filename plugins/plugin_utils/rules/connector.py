@@ -98,7 +98,7 @@ def load_failure_policy(context: Context) -> t.Iterator[Finding]:
 def in_version(context: Context) -> t.Iterator[Finding]:
     """A name that the image does not register ends every engine at its start."""
     cluster = context.cluster
-    named = [("pd_connector", cluster.connector, cluster.connector)]
+    named: list[tuple[str, str, t.Any]] = [("pd_connector", cluster.connector, cluster.connector)]
     if cluster.kv_pool is not None:
         named.append(("pd_kv_pool", connectors.POOL_CONNECTOR, cluster.kv_pool))
     for variable, connector, value in named:

@@ -136,6 +136,30 @@ def unset(context: Context) -> t.Iterator[Finding]:
                 )
 
 
+def unread_ports(context: Context) -> t.Iterator[Finding]:
+    """A range that the image's Mooncake does not move, whatever the environment says."""
+    versions = context.cluster.versions
+    for placement in context.everywhere:
+        env = placement.processes[0].env
+        for name in tables.port_variables():
+            read = tables.port_variable_names(name, versions)
+            # Whoever gives both names has thought of it.
+            if env.get(name) is None or name in read or any(env.get(other) is not None for other in read):
+                continue
+            yield warning(
+                "environment-name",
+                placement.host,
+                given_environment(context, placement, name),
+                env[name],
+                f"{name} is not read by Mooncake {versions.mooncake} of vLLM-Ascend {versions.vllm_ascend}"
+                + (f" (it reads {' and '.join(read)})" if read else "")
+                + "; the ports stay where they are",
+                f"set {' and '.join(read)} instead"
+                if read
+                else f"leave {name} out, or use an image with a newer Mooncake",
+            )
+
+
 def http_proxies(context: Context) -> t.Iterator[Finding]:
     """The plan unsets them: engines and proxy talk HTTP to each other by address."""
     told: set[str] = set()
@@ -161,4 +185,4 @@ def _http_proxy(placement: Placement, variable: str, name: str) -> Finding:
     )
 
 
-RULES = (numbers, addresses, unset, http_proxies)
+RULES = (numbers, addresses, unset, unread_ports, http_proxies)

@@ -310,6 +310,59 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         36000,
         ("36000-36015", "36010-37000", "37001"),
     ),
+    *(
+        Provoking(
+            "kv-port-reserve",
+            f"moved under the misspelt names, {version}",
+            _with_version(_env(MC_MIN_PRC_PORT=36000, MC_MAX_PRC_PORT=36500), version),
+            "p1",
+            "pd_kv_port",
+            36000,
+            ("36000-36500", "36501"),
+            alone=False,
+        )
+        for version in ("v0.23.0", "v0.14.0rc1")
+    ),
+    Quiet(
+        "kv-port-reserve",
+        "a name that old Mooncake does not read moves nothing",
+        _with_version(_env(MC_MIN_RPC_PORT=36000, MC_MAX_RPC_PORT=36500), "v0.18.0"),
+        clean=False,
+    ),
+    *(
+        Provoking(
+            "environment-name",
+            f"{name} with {version}",
+            _with_version(_env(**{name: 40000}), version),
+            "p1",
+            f"{COMMON}.{name}",
+            "40000",
+            (name, mooncake, version, *says),
+            severity="warning",
+        )
+        for name, version, mooncake, says in (
+            ("MC_MIN_RPC_PORT", "v0.18.0", "0.3.9", ("set MC_MIN_PRC_PORT",)),
+            ("MC_MAX_RPC_PORT", "v0.14.0rc1", "0.3.7.post2", ("set MC_MAX_PRC_PORT",)),
+            ("ASCEND_BASE_PORT", "v0.14.0rc1", "0.3.7.post2", ("newer Mooncake",)),
+        )
+    ),
+    *(
+        Quiet("environment-name", about, _with_version(_env(**env), version))
+        for about, version, env in (
+            ("both names", "v0.18.0", {"MC_MAX_RPC_PORT": 18000, "MC_MAX_PRC_PORT": 18000}),
+            ("the misspelt one, newer", "v0.23.0", {"MC_MAX_PRC_PORT": 18000}),
+            ("the misspelt one, older", "v0.18.0", {"MC_MAX_PRC_PORT": 18000}),
+        )
+    ),
+    Provoking(
+        "environment-value",
+        "no number under the misspelt name",
+        _env(MC_MIN_PRC_PORT="many"),
+        "p1",
+        f"{COMMON}.MC_MIN_PRC_PORT",
+        "many",
+        ("MC_MIN_PRC_PORT", "port"),
+    ),
     Quiet(
         "kv-port-reserve",
         "where the transfer engine was",
