@@ -747,6 +747,13 @@ def model_folder_missing(case: Case, host: str) -> None:
     case.host(host)["models"][MODEL] = {"state": "missing"}
 
 
+@fault("path")
+def model_file_missing(case: Case, host: str) -> None:
+    """One verdict, and the other host of the role, whose copy is whole, has none."""
+    case.host(host)["findings"].append(finding("path", f"{MODEL}/config.json", "pd_model_path"))
+    case.host(host)["models"][MODEL]["config_digest"] = None
+
+
 @fault("executable")
 def command_missing(case: Case, host: str) -> None:
     case.host(host)["findings"].append(finding("executable", "vllm", "pd_runtime"))

@@ -180,6 +180,29 @@ def test_model_differs_within_its_role_only() -> None:
     assert only(case.judge()).check == "model-alike"
 
 
+def test_a_missing_file_of_a_model_marks_no_other_host() -> None:
+    case = fleets.good("a3")
+    next(one for one in FAULTS if one.name == "model_file_missing").apply(case, "p2")
+    report = case.judge()
+    assert said(report) == [("path", "error", "p2", None)]
+    assert report.blocked["model-alike"] == ["p2"]
+    assert report.cells["model-alike"] == dict.fromkeys(("p1", "d1", "d2"), "ok")
+    # What else is wrong with the copy is still said.
+    case.host("p2")["models"][fleets.MODEL].update(count=162)
+    assert ("model-alike", "error", "p2", None) in said(case.judge())
+
+
+def test_two_hosts_of_a_role_are_judged_by_the_copies_of_all() -> None:
+    case = fleets.good("a3")
+    case.host("p2")["models"][fleets.MODEL].update(index_digest="ff" * 32)
+    verdict = only(case.judge())
+    assert (verdict.host, verdict.also) == ("p2", ()) and "p1:" in verdict.fix
+    # Half of all hosts make no majority.
+    case.host("d2")["models"][fleets.MODEL].update(index_digest="ff" * 32)
+    assert [one.host for one in case.judge().verdicts] == ["p2", "d2"]
+    assert "no copy is in the majority" in case.judge().verdicts[0].message
+
+
 # Super pods (FAB-11) --------------------------------------------------------------------------------------------------
 
 
