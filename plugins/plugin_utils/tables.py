@@ -195,6 +195,11 @@ def described_from(feature: str, version: Versions) -> str | None:
     return first if before(version.vllm_ascend, first) else None
 
 
+def default_block_size() -> int:
+    """Tokens of a KV block without --block-size; hybrid models have others."""
+    return int(_load("versions.yml")["block_size"])
+
+
 def hccl_port_count(version: Versions) -> int:
     return 16 if before(version.cann, _load("versions.yml")["hccl_ports_32_from_cann"]) else 32
 

@@ -116,4 +116,20 @@ def in_version(context: Context) -> t.Iterator[Finding]:
             )
 
 
-RULES = (in_version, misspelt_keys, load_failure_policy)
+def module_path(context: Context) -> t.Iterator[Finding]:
+    """vLLM refuses an empty path when it looks the connector up; one that is not given is none."""
+    for placement in context.everywhere:
+        path = placement.member.kv_transfer_config.get("kv_connector_module_path")
+        if path is not None and (not isinstance(path, str) or not path.strip()):
+            yield error(
+                "variable-value",
+                placement.host,
+                f"{_VARIABLE}.kv_connector_module_path",
+                path,
+                f"{_VARIABLE}.kv_connector_module_path on {placement.host} is {path!r}, which names no module: engines end at their "
+                "start",
+                "leave it out, or name the module that holds the connector",
+            )
+
+
+RULES = (in_version, misspelt_keys, module_path, load_failure_policy)

@@ -370,7 +370,38 @@ ENVIRONMENT: list[Provoking | Quiet] = [
     ),
 ]
 
+_NO_BLOCK = {name: value for name, value in PREFILL_ARGS.items() if name != "block-size"}
+_CONTEXT_PARALLEL = {"pd_dp_size": 1, "pd_dp_size_local": 1, "pd_pcp_size": 2}
+
+
+def _interleaved(**options: t.Any) -> Source:
+    """Context parallelism on prefill; decode keeps blocks of 128, which is the default too."""
+    return base(prefill={**_CONTEXT_PARALLEL, "pd_engine_args": {**_NO_BLOCK, **options}})
+
+
 TRANSFER: list[Provoking | Quiet] = [
+    Provoking(
+        "cp-interleave",
+        "64 with the default of block-size",
+        _interleaved(**{"cp-kv-cache-interleave-size": 64}),
+        "p1",
+        "pd_engine_args.cp-kv-cache-interleave-size",
+        64,
+        ("64", "block-size 128 (the default)", "p-a"),
+        alone=False,
+    ),
+    Provoking(
+        "cp-interleave",
+        "both left at their defaults",
+        _interleaved(),
+        "p1",
+        "pd_engine_args.cp-kv-cache-interleave-size",
+        None,
+        ("interleave-size 1 (the default)", "block-size 128 (the default)", "p-a"),
+        severity="warning",
+        alone=False,
+    ),
+    Quiet("cp-interleave", "128 with the default", _interleaved(**{"cp-kv-cache-interleave-size": 128}), clean=False),
     *(
         Provoking(
             "connector-version",
@@ -431,6 +462,23 @@ TRANSFER: list[Provoking | Quiet] = [
                 {"kv_connector_extra_config": {"decode": {"tpsize": 1}}},
             ),
         )
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"module path {value!r}",
+            base(p1={"pd_kv_transfer_config": {"kv_connector_module_path": value}}),
+            "p1",
+            "pd_kv_transfer_config.kv_connector_module_path",
+            value,
+            ("kv_connector_module_path", "p1", "leave it out"),
+        )
+        for value in ("", "  ", 5)
+    ),
+    Quiet(
+        "variable-value",
+        "a module path that is not given",
+        base(p1={"pd_kv_transfer_config": {"kv_connector_module_path": None}}),
     ),
     Quiet(
         "kv-transfer-key",
