@@ -107,6 +107,7 @@ RULES: dict[str, str] = {
     "pool-prefix-caching": "Prefill without prefix caching beside a pool",
     "pool-lease-ttl": "The pool's lease ends before a transfer may",
     "pool-fabric-memory": "Less fabric memory than the pool pins",
+    "pool-protocol": "A memcache protocol of other hardware",
     "pool-ssd": "SSD offload that cannot work",
     # Transfer priority and dead keys (rules/cluster.py, rules/engine_options.py)
     "qos-on-passive-side": "A transfer priority on the side that does not decide it",

@@ -379,6 +379,67 @@ def _interleaved(**options: t.Any) -> Source:
     return base(prefill={**_CONTEXT_PARALLEL, "pd_engine_args": {**_NO_BLOCK, **options}})
 
 
+def _ssd(*mounts: str, **cluster: t.Any) -> Source:
+    config = {"enable_ssd_offload": True, "ssd_offload_path": "/ssd/pool"}
+    return base(groups=POOL_GROUP, all={"pd_kv_pool": {"config": config}, "pd_mounts": [*mounts], **cluster})
+
+
+def _protocol(protocol: str, **cluster: t.Any) -> dict[str, t.Any]:
+    local = {"ock.mmc.local_service.protocol": protocol}
+    return {"pd_kv_pool": {"backend": "memcache", "config": {"local": local}}, **cluster}
+
+
+POOL_ON_DISK: list[Provoking | Quiet] = [
+    Provoking(
+        "pool-ssd",
+        "no mount",
+        _ssd(),
+        "p1",
+        "pd_kv_pool.config.ssd_offload_path",
+        "/ssd/pool",
+        ("no mount", "/ssd/pool", "also on p2, d1, d2", "pd_mounts"),
+        severity="warning",
+    ),
+    Provoking(
+        "pool-ssd",
+        "a mount that cannot be written to",
+        _ssd("/ssd:/ssd:ro"),
+        "p1",
+        "pd_kv_pool.config.ssd_offload_path",
+        "/ssd/pool",
+        ("read-only", "/ssd:/ssd:ro"),
+        severity="warning",
+    ),
+    *(
+        Quiet("pool-ssd", mount, _ssd(mount))
+        for mount in ("/ssd/pool:/ssd/pool", "/mnt/nvme0:/ssd", "/mnt/nvme0:/ssd/pool/:rw")
+    ),
+    Quiet("pool-ssd", "processes have no container", _ssd(pd_runtime="process")),
+    Provoking(
+        "pool-protocol",
+        "a2's on a3",
+        base(groups=POOL_GROUP, all=_protocol("device_rdma")),
+        "all",
+        "pd_kv_pool.config.local.ock.mmc.local_service.protocol",
+        "device_rdma",
+        ("device_rdma", "a3 has device_sdma", "mmc-local.conf"),
+        severity="warning",
+    ),
+    Provoking(
+        "pool-protocol",
+        "another fabric's",
+        a5(groups=POOL_GROUP, all=_protocol("device_urma", pd_fabric="uboe")),
+        "all",
+        "pd_kv_pool.config.local.ock.mmc.local_service.protocol",
+        "device_urma",
+        ("a5 with uboe has device_uboe",),
+        severity="warning",
+        alone=False,
+    ),
+    Quiet("pool-protocol", "the planned one", base(groups=POOL_GROUP, all=_protocol("device_sdma"))),
+]
+
+
 TRANSFER: list[Provoking | Quiet] = [
     Provoking(
         "cp-interleave",
@@ -921,4 +982,4 @@ OTHERS: list[Provoking | Quiet] = [
     ),
 ]
 
-GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *IMAGES, *OPTIONS, *OTHERS]
+GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *POOL_ON_DISK, *IMAGES, *OPTIONS, *OTHERS]
