@@ -84,6 +84,11 @@ def _place(place: Place) -> dict[str, t.Any]:
     return {"host": place.host, "chip": place.chip}
 
 
+def report_json(report: Report, code: int) -> dict[str, t.Any]:
+    """report.json: the report, and the exit code that it comes to with the run's switches."""
+    return {**to_json(report), "exit_code": code}
+
+
 def exit_code(report: Report, *, warnings_fail: bool = False, unknown_fails: bool = False) -> int:
     """0 when nothing is wrong, 1 for warnings (or unknowns) where they shall count, 2 for errors.
 

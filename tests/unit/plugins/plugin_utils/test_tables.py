@@ -205,6 +205,14 @@ def test_transfer_engine_ports(
     assert tables.transfer_engine_ports(environment, _versions(mooncake=mooncake)) == expected
 
 
+@pytest.mark.parametrize("version", ["v0.11.0", "v0.17.0", "v0.18.0", "v0.21.0", "v0.23.0", "main"])
+@pytest.mark.parametrize("connector", sorted(tables.TRANSPORTS))
+def test_the_name_that_no_release_reads_is_never_planned(version: str, connector: str) -> None:
+    """docs/differences.md promises it."""
+    names = tables.kv_release_timeout_names(tables.versions(version), connector)
+    assert names and "VLLM_MOONCAKE_CONNECTOR_TIMEOUT" not in names
+
+
 def test_mooncake_before_0_3_8_does_not_move_its_adxl_ports() -> None:
     assert tables.adxl_base({"ASCEND_BASE_PORT": 40000}, _versions(mooncake="0.3.7.post2")) == 20000
     assert tables.adxl_base({"ASCEND_BASE_PORT": 40000}, _versions(mooncake=None)) == 40000
