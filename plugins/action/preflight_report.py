@@ -113,7 +113,7 @@ def _write(directory: str, report: verdicts.Report, code: int) -> list[str]:
     """report.json and report.html. They name addresses and versions of the fleet, so they are the user's own."""
     folder = pathlib.Path(directory)
     contents = {
-        "report.json": json.dumps({**preflight.to_json(report), "exit_code": code}, indent=1, ensure_ascii=False),
+        "report.json": json.dumps(preflight.report_json(report, code), indent=1, ensure_ascii=False),
         "report.html": preflight.render_html(report),
     }
     try:

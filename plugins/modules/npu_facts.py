@@ -210,8 +210,11 @@ npu:
         - C(gateway) has C(gateway) and C(iface).
         - C(ip) has C(ipaddr) and C(netmask).
         - >-
-          C(vnic) has C(link) (of the vNIC), C(ipaddr) and C(netmask); V(not_configured) with C(link) when it is down
-          and shows no address.
+          C(vnic) has C(link) (of the vNIC), C(ipaddr) and C(netmask); V(not_configured) with C(link) when it
+          shows no address.
+        - >-
+          An address that no chip can have (loopback, multicast, a subnet's first or last) is V(unknown), with C(ipaddr)
+          and C(netmask).
         - With V(not_configured) the field of an address is there and null.
         - >-
           C(tls) has C(tls_switch) (0 or 1), C(preconfigured) (0, 1 or null), C(alarm_days) (or null), C(certificates) (a

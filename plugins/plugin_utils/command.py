@@ -55,6 +55,9 @@ API_KEY_VARIABLE = "VLLM_API_KEY"
 # What upstream's proxies read, and send to the engines as a bearer token.
 PROXY_KEY_VARIABLE = "OPENAI_API_KEY"
 DEVICES_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
+# Each is the host's own: what engines bind, advertise and are found at, and the card that it is on.
+ADDRESS_VARIABLES = ("HCCL_IF_IP", "VLLM_HOST_IP")
+CARD_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -268,7 +271,9 @@ def environment(cluster: Cluster, instance: Instance, member: Member) -> tuple[d
                 )
                 continue
             source = planned.get(name, (None, ""))[1]
-            if source in given and fabric.contradicts(name, value, planned[name][0]):
+            # Addresses and unset cards have reasons of their own, and rules (rules/environment.py).
+            elsewhere = name in ADDRESS_VARIABLES or (name in CARD_VARIABLES and value is None)
+            if source in given and not elsewhere and fabric.contradicts(name, value, planned[name][0]):
                 findings.append(
                     Finding(
                         "environment-overrides",
@@ -298,9 +303,9 @@ def _planned_environment(cluster: Cluster, instance: Instance, member: Member) -
         for name, value in mooncake.environment(cluster.mooncake_prefix).items():
             rest = env.get(name, (None, ""))[0] or f"${name}"
             env[name] = (f"{value}:{rest}", "pd_mooncake_prefix")
-    for name in ("HCCL_IF_IP", "VLLM_HOST_IP"):
+    for name in ADDRESS_VARIABLES:
         env[name] = (member.node_ip, "pd_node_ip")
-    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
+    for name in CARD_VARIABLES:
         env[name] = (member.nic, "pd_nic")
     env |= fabric.environment(cluster, member)
     if instance.role == "prefill":

@@ -18,6 +18,7 @@ _OUTER_EXTRA_KEYS = (fabric.ENDPOINT_KEY,)
 
 # Keys of kv_connector_extra_config and the variables that give them.
 QOS_IN_CONFIG = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
+POOL_CONNECTOR = "AscendStoreConnector"
 D2RH_KEYS = ("d2rh_zmq_port", "d2rh_scheduler_ready_port")
 
 
@@ -106,7 +107,7 @@ def _with_pool(mooncake: dict[str, t.Any], settings: dict[str, t.Any], pool_port
     extra = child["kv_connector_extra_config"]
     outer_extra = {key: extra.pop(key) for key in _OUTER_EXTRA_KEYS if key in extra}
     store = {
-        "kv_connector": "AscendStoreConnector",
+        "kv_connector": POOL_CONNECTOR,
         "kv_role": mooncake["kv_role"],
         "kv_connector_extra_config": {"lookup_rpc_port": str(pool_port), **settings},
     }

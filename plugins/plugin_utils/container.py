@@ -121,11 +121,16 @@ def mounts(cluster: Cluster, placement: Placement) -> list[str]:
 
 def on_host(mounts_: t.Sequence[str], path: str) -> str:
     """Where a path of the container lies on the host: below the source of the mount that holds it most closely."""
-    holding = [mount for mount in mounts_ if f"{path}/".startswith(f"{_target(mount)}/")]
-    if not holding:
+    closest = holding(mounts_, path)
+    if closest is None:
         return path
-    closest = max(holding, key=lambda mount: len(_target(mount)))
     return closest.split(":")[0].rstrip("/") + path[len(_target(closest)) :]
+
+
+def holding(mounts_: t.Sequence[str], path: str) -> str | None:
+    """The mount that holds a path of the container most closely; None where the image's own files do."""
+    found = [mount for mount in mounts_ if f"{path}/".startswith(f"{_target(mount)}/")]
+    return max(found, key=lambda mount: len(_target(mount))) if found else None
 
 
 def _target(mount: str) -> str:

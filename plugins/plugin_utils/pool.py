@@ -47,6 +47,7 @@ CLIENT_KEYS: dict[str, type] = {
     "ssd_offload_path": str,
 }
 SIZE_DEFAULT = 1 << 30
+PROTOCOL = "ock.mmc.local_service.protocol"
 DRAM_SIZE = "ock.mmc.local_service.dram.size"
 OFFLOAD_BUFFER_DEFAULT = 1280 << 20
 _UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
@@ -138,16 +139,19 @@ def client_files(cluster: Cluster) -> dict[str, str]:
     return {MOONCAKE_FILE: json.dumps(content, indent=2) + "\n"}
 
 
+def memcache_protocol(cluster: Cluster) -> str:
+    """What memcache moves data by: the hardware's own, on a5 that of the fabric."""
+    protocol = {"a2": "device_rdma", "a3": "device_sdma"}.get(cluster.hardware.name)
+    return protocol or ("device_uboe" if cluster.fabric == "uboe" else "device_urma")
+
+
 def _memcache_local(cluster: Cluster, address: str) -> dict[str, t.Any]:
     host = address.rpartition(":")[0]
-    protocol = {"a2": "device_rdma", "a3": "device_sdma"}.get(cluster.hardware.name)
-    if protocol is None:
-        protocol = "device_uboe" if cluster.fabric == "uboe" else "device_urma"
     return {
         "ock.mmc.meta_service_url": f"tcp://{address}",
         "ock.mmc.local_service.config_store_url": f"tcp://{host}:{_memcache_store_port(cluster)}",
         "ock.mmc.local_service.world_size": 256,
-        "ock.mmc.local_service.protocol": protocol,
+        PROTOCOL: memcache_protocol(cluster),
         DRAM_SIZE: "1GB",
     }
 

@@ -296,8 +296,9 @@ def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[P
     per_chip = tables.adxl_ports_per_chip(cluster.versions, cluster.port_reserve)
     ranges: list[PortRange] = []
     for env in [placement.processes[0].env for placement in placements]:
-        ranges.append(PortRange(*tables.transfer_engine_ports(env), "mooncake transfer engine", "MC_MIN_RPC_PORT"))
-        adxl = tables.adxl_base(env)
+        first, last, variable = tables.transfer_engine_ports(env, cluster.versions)
+        ranges.append(PortRange(first, last, "mooncake transfer engine", variable))
+        adxl = tables.adxl_base(env, cluster.versions)
         # The guide's ranges end before the next thousand; the measured one includes its last port.
         adxl_last = adxl + chips * per_chip - (per_chip == 1000)
         hccl = tables.port(env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT

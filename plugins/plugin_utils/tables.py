@@ -192,6 +192,23 @@ def proxy_has_workers(version: Versions) -> bool:
     return not before(version.vllm_ascend, _load("versions.yml")["proxy_workers_from"])
 
 
+def connector_from(connector: str, version: Versions) -> str | None:
+    """The first minor version that has a connector, where this version is known to be older."""
+    first = _load("versions.yml")["connectors_from"].get(connector)
+    return first if first is not None and before(version.vllm_ascend, first) else None
+
+
+def described_from(feature: str, version: Versions) -> str | None:
+    """The first minor version whose tutorial has a connector or key, where this version is known to be older."""
+    first = str(_load("versions.yml")["described_from"][feature])
+    return first if before(version.vllm_ascend, first) else None
+
+
+def default_block_size() -> int:
+    """Tokens of a KV block without --block-size; hybrid models have others."""
+    return int(_load("versions.yml")["block_size"])
+
+
 def hccl_port_count(version: Versions) -> int:
     return 16 if before(version.cann, _load("versions.yml")["hccl_ports_32_from_cann"]) else 32
 
@@ -209,17 +226,39 @@ def default_kv_base(chips_per_node: int) -> int:
     return ADXL_BASE_DEFAULT + 1000 * max(chips_per_node, 8)
 
 
-def adxl_base(environment: t.Mapping[str, t.Any]) -> int:
-    """First port of AscendDirectTransport; ASCEND_BASE_PORT moves it (Mooncake 0.3.8 and newer)."""
-    given = environment.get("ASCEND_BASE_PORT")
-    return port(given) or ADXL_BASE_DEFAULT
+def port_variables() -> tuple[str, ...]:
+    """Environment variables that move a range of Mooncake, as they are properly spelt."""
+    return tuple(_load("versions.yml")["port_variables"])
 
 
-def transfer_engine_ports(environment: t.Mapping[str, t.Any]) -> tuple[int, int]:
-    """Where Mooncake's transfer engine picks its RPC port; two variables move it."""
-    first = port(environment.get("MC_MIN_RPC_PORT")) or TRANSFER_ENGINE_FIRST
-    last = port(environment.get("MC_MAX_RPC_PORT")) or TRANSFER_ENGINE_LAST
-    return (first, last) if first <= last else (TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST)
+def port_variable_names(variable: str, version: Versions) -> tuple[str, ...]:
+    """The names under which the image's Mooncake reads one of port_variables, in its order; all when it is not known."""
+    fact = _load("versions.yml")["port_variables"][variable]
+    own = () if before(version.mooncake, fact["from_mooncake"]) else (variable,)
+    return (*own, fact["misspelt"]) if "misspelt" in fact else own
+
+
+def port_variable(
+    environment: t.Mapping[str, t.Any], variable: str, default: int, version: Versions
+) -> tuple[int, str]:
+    """(port, the name that gave it) of one of port_variables; without a usable value the default, and the proper name."""
+    for name in port_variable_names(variable, version):
+        # A variable that is there, if only as an empty text, wins over the next name.
+        if environment.get(name) is not None:
+            return port(environment[name]) or default, name
+    return default, variable
+
+
+def adxl_base(environment: t.Mapping[str, t.Any], version: Versions) -> int:
+    """First port of AscendDirectTransport; ASCEND_BASE_PORT moves it."""
+    return port_variable(environment, "ASCEND_BASE_PORT", ADXL_BASE_DEFAULT, version)[0]
+
+
+def transfer_engine_ports(environment: t.Mapping[str, t.Any], version: Versions) -> tuple[int, int, str]:
+    """(first, last, variable of the first) of where Mooncake's transfer engine picks its RPC port."""
+    first, name = port_variable(environment, "MC_MIN_RPC_PORT", TRANSFER_ENGINE_FIRST, version)
+    last, _name = port_variable(environment, "MC_MAX_RPC_PORT", TRANSFER_ENGINE_LAST, version)
+    return (first, last, name) if first <= last else (TRANSFER_ENGINE_FIRST, TRANSFER_ENGINE_LAST, name)
 
 
 def port(text: t.Any) -> int | None:

@@ -107,7 +107,7 @@ FAULTS = {
     "a chip in alarm": npu("f3", "health 4 Alarm", "chip-health", 4),
     "a RoCE link, while HCCS works": npu("f2", "link 4 down", "link", 4, "warning"),
     "a vNIC": npu("f2", "vnic_link 4 down", "vnic-link", 4),
-    "a vNIC without an address": npu("f3", "vnic 4 unset", "chip-address", 4, "unknown"),
+    "a vNIC without an address": npu("f3", "vnic 4 unset", "chip-address", 4),
     "a live address that is not the file's": npu("f2", "address 4 10.99.0.1", "hccn-conf", 4),
     "another super pod": npu("f4", "superpod 9", "super-pod", None),
     "a foreign process on a chip": npu("f1", "process 4 4711 python3 2000", "chip-free", 4),

@@ -138,8 +138,30 @@ def fault_of(lines: t.Iterable[str]) -> str | None:
 
 
 def is_address(value: str) -> bool:
-    """Whether a text is the IPv4 address of something."""
-    return _IPV4.fullmatch(value) is not None and not is_unset(value)
+    """Whether a text is an IPv4 address that one thing in a network can have: no loopback, multicast or broadcast address."""
+    if _IPV4.fullmatch(value) is None or is_unset(value):
+        return False
+    first = int(value.partition(".")[0])
+    return 0 < first < 224 and first != 127
+
+
+def is_own_address(value: str, netmask: str) -> bool:
+    """Whether an address is not the one that the whole subnet, or all of it at once, goes by."""
+    bits = _number(netmask) ^ 0xFFFFFFFF
+    # Two addresses or one: both are somebody's.
+    return bits <= 1 or _number(value) & bits not in (0, bits)
+
+
+def _number(address: str) -> int:
+    number = 0
+    for octet in address.split("."):
+        number = number * 256 + int(octet)
+    return number
+
+
+def is_ipv4(value: str) -> bool:
+    """Whether a text has the form of an IPv4 address, whoever may have it."""
+    return _IPV4.fullmatch(value) is not None
 
 
 def is_unset(value: str) -> bool:
@@ -151,8 +173,5 @@ def is_netmask(value: str) -> bool:
     """Whether a text is a netmask. No beginning of one is another one, so a cut netmask is always noticed."""
     if _IPV4.fullmatch(value) is None or is_unset(value):
         return False
-    number = 0
-    for octet in value.split("."):
-        number = number * 256 + int(octet)
-    inverted = number ^ 0xFFFFFFFF
+    inverted = _number(value) ^ 0xFFFFFFFF
     return inverted & (inverted + 1) == 0

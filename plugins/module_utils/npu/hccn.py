@@ -18,8 +18,11 @@ from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers impo
     UNKNOWN,
     Answer,
     Result,
+    fault_of,
     is_address,
+    is_ipv4,
     is_netmask,
+    is_own_address,
     is_unset,
     listen,
 )
@@ -111,8 +114,13 @@ def parse_ip(text: str, chip: int | None = None) -> Result:
 def _address(answer: Answer, address: str, netmask: str, more: t.Mapping[str, t.Any]) -> Result:
     if is_unset(address) and not answer.fault:
         return answer.refused(NOT_CONFIGURED, ipaddr=None, **more)
-    good = is_address(address) and is_netmask(netmask)
-    return answer.settled({**more, "ipaddr": address, "netmask": netmask} if good else None)
+    if not is_ipv4(address) or not is_netmask(netmask):
+        return answer.settled(None)
+    fields = {**more, "ipaddr": address, "netmask": netmask}
+    if is_address(address) and is_own_address(address, netmask):
+        return answer.settled(fields)
+    # It was read, and no chip can have it.
+    return answer.refused(UNKNOWN, **fields)
 
 
 def _named_null(result: Result, field: str) -> Result:
@@ -121,7 +129,10 @@ def _named_null(result: Result, field: str) -> Result:
 
 
 def parse_vnic(text: str, chip: int | None = None) -> Result:
-    """``-vnic -g`` (A3): *link* of the vNIC (not of the RoCE port), *ipaddr* and *netmask*."""
+    """``-vnic -g`` (A3): *link* of the vNIC (not of the RoCE port), *ipaddr* and *netmask*.
+
+    Without lines of an address it has none, whether it is up or down.
+    """
     answer = listen(text)
     pairs = answer.pairs() or []
     labels = [label for label, _value in pairs]
@@ -130,7 +141,7 @@ def parse_vnic(text: str, chip: int | None = None) -> Result:
     link = {"link": pairs[0][1]}
     if labels == ["vnic link status", "vnic ipaddr", "vnic netmask"]:
         return _address(answer, pairs[1][1], pairs[2][1], link)
-    if labels == ["vnic link status"] and pairs[0][1] == "DOWN" and not answer.fault:
+    if labels == ["vnic link status"] and answer.complete and not answer.fault:
         return answer.refused(NOT_CONFIGURED, ipaddr=None, **link)
     return answer.refused()
 
@@ -184,7 +195,8 @@ def parse_tls(text: str, chip: int | None = None) -> Result:
     kept = [line.strip() for line in answer.lines if "no certificate found" not in line.lower()]
     first = _TLS.fullmatch(kept[0]) if kept and answer.complete else None
     if first is None or (chip is not None and int(first.group(1)) != chip):
-        result = answer.refused() if first is None else answer.refused(UNKNOWN)
+        # Beside a switch that cannot be read, a missing certificate says nothing.
+        result = answer.refused(UNKNOWN if first is not None else fault_of(kept) or (UNKNOWN if kept else None))
         return {**result, "tls_switch": None} if result["state"] == NOT_CONFIGURED else result
     certificates = _certificates(kept[1:], first.group(1))
     if certificates is None:

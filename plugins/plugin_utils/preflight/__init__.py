@@ -3,7 +3,7 @@
 """Preflight on the controller: which chips ping which, and what the facts of all hosts say together.
 
 plan_view -> (facts of every host) -> plan_pings -> (pings of every host) -> ping_run -> judge -> Report, which
-render_matrix, render_html and to_json show. Nothing here contacts a host or knows Ansible.
+render_matrix, render_html and report_json show. Nothing here contacts a host or knows Ansible.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from .html import render_html
 from .judge import judge
 from .matrix import render_matrix, verdict_lines
-from .report import counts, exit_code, summary, to_json
+from .report import counts, exit_code, report_json, summary, to_json
 from .schedule import module_options, ping_run, plan_pings
 from .view import plan_view
 
@@ -25,6 +25,7 @@ __all__ = [
     "plan_view",
     "render_html",
     "render_matrix",
+    "report_json",
     "summary",
     "to_json",
     "verdict_lines",

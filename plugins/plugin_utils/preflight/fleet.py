@@ -80,12 +80,13 @@ def whole(value: t.Any) -> int | None:
 
 @functools.lru_cache(maxsize=2**16)
 def address(text: str | None) -> ipaddress.IPv4Address | None:
-    """An IPv4 address that a chip can have; None for a placeholder such as -.-.-.- (FAB-03), 0.0.0.0 or nothing."""
+    """An IPv4 address that a chip can have; None for a placeholder such as -.-.-.- (FAB-03), loopback, multicast, nothing."""
     try:
         parsed = ipaddress.IPv4Address(str(text).strip())
     except ValueError:
         return None
-    return None if parsed.is_unspecified else parsed
+    first = parsed.packed[0]
+    return parsed if 0 < first < 224 and first != 127 else None
 
 
 def network(answer: Answer) -> ipaddress.IPv4Network | None:
@@ -259,6 +260,15 @@ class Fleet:
 
     def smi_chip(self, host: str, chip: int) -> t.Mapping[str, t.Any]:
         return mapping(self.smi_chips(host).get(str(chip)))
+
+    def place(self, host: str, chip: int) -> tuple[int, int] | None:
+        """(card, chip of the card): what npu-smi, and A5's hccn_tool, take for a physical id. None when nobody tells."""
+        entry: t.Mapping[str, t.Any] = self.smi_chip(host, chip)
+        if "card" not in entry:
+            listed = (mapping(one) for one in listing(mapping(self.npu(host).get("mapping")).get("chips")))
+            entry = next((one for one in listed if whole(one.get("physical")) == chip), {})
+        card, die = whole(entry.get("card")), whole(entry.get("chip"))
+        return None if card is None or die is None else (card, die)
 
     @_remembered
     def other_generation(self, host: str) -> str | None:

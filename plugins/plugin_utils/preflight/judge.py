@@ -76,7 +76,7 @@ def _make(fleet: Fleet, check: Check, report: Report, incomplete: bool) -> None:
     """Make one check and enter what it says."""
     about = [host for host in fleet.hosts if all(fleet.concerns(need, host) for need in check.needs)]
     able = [host for host in about if all(fleet.has(need, host) for need in check.needs)]
-    say = checks.Say(check, able)
+    say = checks.Say(check, able, fleet)
     checks.function(check.id)(fleet, say)
     report.verdicts += say.verdicts
     row: dict[str, Severity] = {}

@@ -115,10 +115,11 @@ def verdict_lines(report: Report, severities: t.Collection[Severity] = SHOWN) ->
         lines.append(f"{one.severity.upper()} [{one.check}] {_where(one)}")
         lines.append(f"    {one.message}")
         lines.append(f"    Fix: {one.fix}")
-        if len(alike) > 1:
-            lines += _wrapped(
-                [f"the same: {_where(alike[1])}", *map(_where, alike[2:ALIKE]), *_rest(len(alike) - ALIKE)]
-            )
+        # What has been named above is not named again.
+        others = [place for place in dict.fromkeys(map(_ends, alike)) if place != _ends(one)]
+        if others:
+            shown = others[: ALIKE - 1]
+            lines += _wrapped([f"the same: {shown[0]}", *shown[1:], *_rest(len(others) - len(shown))])
     if len(groups) > MAX_VERDICTS:
         lines.append(f"... and {len(groups) - MAX_VERDICTS} more kinds (all of them: report.json, report.html)")
     return [*lines, ""] if lines else lines
@@ -133,6 +134,12 @@ def _where(one: Verdict) -> str:
         return f"{one.host} chip {one.chip}"
     chips = [place.chip for place in one.also if place.host == one.host and place.chip is not None]
     return f"{one.host} chips {numbers(chips)}" if chips else one.host
+
+
+def _ends(one: Verdict) -> str:
+    """_where, and the other end of what is between two places."""
+    ends = [place for place in one.also if place.host != one.host]
+    return f"{_where(one)} and {ends[0]}" if len(ends) == 1 == len(one.also) else _where(one)
 
 
 def _not_seen(report: Report) -> list[str]:

@@ -84,6 +84,11 @@ def _place(place: Place) -> dict[str, t.Any]:
     return {"host": place.host, "chip": place.chip}
 
 
+def report_json(report: Report, code: int) -> dict[str, t.Any]:
+    """report.json: the report, and the exit code that it comes to with the run's switches."""
+    return {**to_json(report), "exit_code": code}
+
+
 def exit_code(report: Report, *, warnings_fail: bool = False, unknown_fails: bool = False) -> int:
     """0 when nothing is wrong, 1 for warnings (or unknowns) where they shall count, 2 for errors.
 
@@ -122,7 +127,7 @@ def left_out_lines(report: Report) -> list[str]:
             {
                 "peer_cap": f"{pairs} pairs of hosts were not pinged (preflight_ping_peers); -e preflight_ping_mode=full pings all",
                 "budget": f"{host}: {pairs} pings were left out for lack of time, of chips {listed} (preflight_ping_budget)",
-                "no_address": f"{host}: chips {listed} have no address and were not pinged",
+                "no_address": f"{host}: chips {listed} have no known address and were not pinged",
                 "no_other_host": "there is no other host to ping",
                 "no_ping": "this fabric has no ping",
             }.get(str(one.get("why")), f"{host}: {pairs} pings were left out ({one.get('why')})")

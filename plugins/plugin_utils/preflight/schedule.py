@@ -83,7 +83,8 @@ def plan_pings(
         usable = fleet.has("hccn", host) and fleet.has("generation", host)
         chips = fleet.chips(host) if usable else []
         if chips:
-            found = {chip: address(fleet.answer(host, chip, fleet.plane_query()).word("ipaddr")) for chip in chips}
+            told = {chip: fleet.answer(host, chip, fleet.plane_query()) for chip in chips}
+            found = {chip: address(one.word("ipaddr")) if one.ok else None for chip, one in told.items()}
             hosts[host] = HostFabric(
                 chips,
                 {chip: None if ip is None else str(ip) for chip, ip in found.items()},

@@ -91,6 +91,7 @@ RULES: dict[str, str] = {
     "d2rh-capacity": "D2RH decode with another share of device memory",
     # Connector and transfer (connectors.py, rules/cluster.py, rules/connector.py, rules/engine_options.py)
     "connector-plain-mooncake": "MooncakeConnector without vLLM-Ascend's module is the CUDA connector",
+    "connector-version": "A connector that the image does not have",
     "kv-transfer-contradiction": "A kv-transfer setting contradicts the plan",
     "kv-transfer-key": "A kv-transfer key that nobody reads, and much like one that is read",
     "kv-load-failure-policy": "A policy for failed loads that engines refuse",
@@ -108,10 +109,11 @@ RULES: dict[str, str] = {
     "pool-prefix-caching": "Prefill without prefix caching beside a pool",
     "pool-lease-ttl": "The pool's lease ends before a transfer may",
     "pool-fabric-memory": "Less fabric memory than the pool pins",
+    "pool-protocol": "A memcache protocol of other hardware",
     "pool-ssd": "SSD offload that cannot work",
     # Transfer priority and dead keys (rules/cluster.py, rules/engine_options.py)
     "qos-on-passive-side": "A transfer priority on the side that does not decide it",
-    "qos-unsupported": "A transfer priority for a connector that has none",
+    "qos-unsupported": "A transfer priority that nothing reads",
     "qos-replaced": "A transfer priority that the connector writes over",
     "timeout-name": "A KV release limit under a name that nobody reads",
     "dead-key": "A kv-transfer key that nothing reads",
@@ -124,6 +126,7 @@ RULES: dict[str, str] = {
     "planned-argument": "An engine option that the plan sets",
     "planned-environment": "An environment variable that the plan sets per rank",
     "environment-overrides": "An environment variable and a variable of the inventory disagree",
+    "environment-name": "An environment variable that the image's version does not read",
     "environment-value": "A number in the environment that cannot work",
     "http-proxy": "An HTTP proxy between engines and their proxy",
     "json-option": "A JSON option that is not the JSON it takes",

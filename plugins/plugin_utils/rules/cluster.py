@@ -341,6 +341,18 @@ def qos(context: Context) -> t.Iterator[Finding]:
             f"{variable} is given, but {context.cluster.connector} has no transfer priority",
             "leave it out; MooncakeConnectorV1, MooncakeHybridConnector and MooncakeLayerwiseConnector have one",
         )
+        return
+    since = tables.described_from("qos_priority", context.cluster.versions)
+    if since is not None:
+        yield warning(
+            "qos-unsupported",
+            first.name,
+            variable,
+            value,
+            f"{variable} is given, but vLLM-Ascend {context.cluster.versions.vllm_ascend} does not read qos_priority, as far as is "
+            f"known ({since} and newer do): the transfer keeps its default priority",
+            f"leave it out, or use an image of vLLM-Ascend {since} or newer",
+        )
     elif not any(instance.role == context.transport.initiator for instance, _variable, _value in given):
         initiator = context.transport.initiator
         yield warning(

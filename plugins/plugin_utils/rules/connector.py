@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""What a user adds to --kv-transfer-config: keys that nobody reads, and the policy for failed loads."""
+"""Connectors that the image lacks, and what a user adds to --kv-transfer-config: keys, the policy for failed loads."""
 
 from __future__ import annotations
 
 import difflib
 import typing as t
 
+from .. import connectors, tables
 from ..model import Finding, Placement
 from .context import Context, error, warning
 
@@ -94,4 +95,41 @@ def load_failure_policy(context: Context) -> t.Iterator[Finding]:
             )
 
 
-RULES = (misspelt_keys, load_failure_policy)
+def in_version(context: Context) -> t.Iterator[Finding]:
+    """A name that the image does not register ends every engine at its start."""
+    cluster = context.cluster
+    named: list[tuple[str, str, t.Any]] = [("pd_connector", cluster.connector, cluster.connector)]
+    if cluster.kv_pool is not None:
+        named.append(("pd_kv_pool", connectors.POOL_CONNECTOR, cluster.kv_pool))
+    for variable, connector, value in named:
+        first = tables.connector_from(connector, cluster.versions)
+        if first is not None:
+            yield error(
+                "connector-version",
+                "all",
+                variable,
+                value,
+                f"vLLM-Ascend {cluster.versions.vllm_ascend} has no {connector}, with which {variable} is planned: engines end at "
+                "their start",
+                f"use an image of vLLM-Ascend {first} or newer"
+                + (", or another pd_connector" if variable == "pd_connector" else ", or leave pd_kv_pool out"),
+            )
+
+
+def module_path(context: Context) -> t.Iterator[Finding]:
+    """vLLM refuses an empty path when it looks the connector up; one that is not given is none."""
+    for placement in context.everywhere:
+        path = placement.member.kv_transfer_config.get("kv_connector_module_path")
+        if path is not None and (not isinstance(path, str) or not path.strip()):
+            yield error(
+                "variable-value",
+                placement.host,
+                f"{_VARIABLE}.kv_connector_module_path",
+                path,
+                f"{_VARIABLE}.kv_connector_module_path on {placement.host} is {path!r}, which names no module: engines end at their "
+                "start",
+                "leave it out, or name the module that holds the connector",
+            )
+
+
+RULES = (in_version, misspelt_keys, module_path, load_failure_policy)

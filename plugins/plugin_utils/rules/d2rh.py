@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .. import hostmemory
+from .. import hostmemory, tables
 from ..command import option
 from ..model import Finding, Placement
 from ..tables import D2RH_CONNECTOR
@@ -25,6 +25,11 @@ def validated(context: Context) -> t.Iterator[Finding]:
     if not context.transport.stages:
         return
     differs = []
+    first = tables.described_from(D2RH_CONNECTOR, cluster.versions)
+    if first is not None:
+        differs.append(
+            f"pd_vllm_ascend_version {cluster.versions.vllm_ascend}, which does not have it ({first} or newer)"
+        )
     if cluster.hardware.name != "a5":
         differs.append(f"pd_hardware {cluster.hardware.name} (a5)")
     elif cluster.fabric != "uboe":
@@ -49,7 +54,9 @@ def validated(context: Context) -> t.Iterator[Finding]:
             cluster.connector,
             f"{cluster.connector} has been validated on 850E with UBoE and {_MODEL}, one prefill and one decode host, only; "
             f"here differs, with the validated value: {', '.join(differs[:4])}{more}",
-            "try it apart from production, or use MooncakeConnectorV1 or MooncakeHybridConnector",
+            f"use an image of vLLM-Ascend {first} or newer, or MooncakeConnectorV1 or MooncakeHybridConnector"
+            if first is not None
+            else "try it apart from production, or use MooncakeConnectorV1 or MooncakeHybridConnector",
         )
 
 

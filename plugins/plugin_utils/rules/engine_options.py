@@ -325,7 +325,10 @@ def interleave(context: Context) -> t.Iterator[Finding]:
     for role in ROLES:
         for placement, args in context.of_role(role):
             instance = placement.instance
-            block = _size(option(args, "block-size"))
+            block, source = _size(option(args, "block-size")), ""
+            if option(args, "block-size") is None and context.cluster.model_family != "hybrid_mamba":
+                # The platform's; hybrid models get one that fits their state.
+                block, source = tables.default_block_size(), " (the default)"
             if instance.pcp_size * instance.dcp_size == 1 or block is None:
                 continue
             given = option(args, "cp-kv-cache-interleave-size")
@@ -337,7 +340,8 @@ def interleave(context: Context) -> t.Iterator[Finding]:
                     placement.host,
                     _variable(args, "cp-kv-cache-interleave-size"),
                     given,
-                    f"cp-kv-cache-interleave-size {size} and block-size {block} of instance {instance.name} differ",
+                    f"cp-kv-cache-interleave-size {size}{' (the default)' if given is None else ''} and block-size {block}{source} "
+                    f"of instance {instance.name} differ",
                     f"set cp-kv-cache-interleave-size: {block}",
                 )
 

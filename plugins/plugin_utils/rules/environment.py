@@ -4,17 +4,23 @@
 
 from __future__ import annotations
 
+import collections
 import ipaddress
 import re
 import typing as t
 
 from .. import tables
-from ..command import PROXY_VARIABLES
+from ..command import ADDRESS_VARIABLES, CARD_VARIABLES, PROXY_VARIABLES
 from ..model import Finding, Placement
 from .context import Context, error, given_environment, warning
 
-# What engines bind, advertise and are found at.
-_ADDRESSES = ("HCCL_IF_IP", "VLLM_HOST_IP")
+# The plan leaves out the last: Mooncake's, for the address that its own sockets bind.
+_ADDRESSES = (*ADDRESS_VARIABLES, "MC_TCP_BIND_ADDRESS")
+_LEFT_TO_CHANCE = (
+    ("VLLM_HOST_IP", "pd_node_ip", "connectors then bind and advertise the address of the default route"),
+    ("HCCL_IF_IP", "pd_node_ip", "HCCL then chooses an address itself"),
+    *((name, "pd_nic", "its reader then chooses a network card itself") for name in CARD_VARIABLES),
+)
 
 
 def numbers(context: Context) -> t.Iterator[Finding]:
@@ -40,23 +46,67 @@ def _fits(value: str, minimum: int, maximum: int) -> bool:
 
 
 def addresses(context: Context) -> t.Iterator[Finding]:
-    """One host's address given to all, or copied to the next: engines would bind and advertise another host's."""
-    owner = {m.node_ip: m.host for instance in context.cluster.instances for m in instance.members}
+    """Addresses of engines are their own host's: no other's, no two hosts' at once, and hardly another card's."""
+    if context.cluster.rehearsal:
+        return
+    owner, holders = _owners(context), _holders(context)
     for placement in context.everywhere:
+        member = placement.member
         for name in _ADDRESSES:
             value = placement.processes[0].env.get(name)
-            if value is None or value == placement.member.node_ip or context.cluster.rehearsal:
+            if value is None or value == member.node_ip:
                 continue
-            problem = f"is the address of {owner[value]}" if value in owner else _unusable(value)
-            if problem is not None:
+            variable = given_environment(context, placement, name)
+            problem = _unusable(value)
+            if problem is None and value != member.ansible_host:
+                if value in owner:
+                    problem = f"is the address of {owner[value]}"
+                elif len(holders[name, value]) > 1:
+                    problem = "more than one host is given; an address belongs to one"
+            if problem is None:
+                yield warning(
+                    "environment-overrides",
+                    member.host,
+                    variable,
+                    value,
+                    f"{name} on {member.host} is set to {value!r}, while its pd_node_ip is {member.node_ip}; engines bind and "
+                    "advertise the former, and whether it is another address of this host, the plan cannot tell",
+                    f"leave {name} out, or set pd_node_ip to the address that the engines are to use",
+                )
+            else:
                 yield error(
                     "address-of-another-host",
-                    placement.host,
-                    given_environment(context, placement, name),
+                    member.host,
+                    variable,
                     value,
-                    f"{name} on {placement.host} is {value}, which {problem}",
-                    f"leave {name} out: the plan sets it to each host's own pd_node_ip",
+                    f"{name} on {member.host} is {value}, which {problem}",
+                    f"leave {name} out: the plan sets it to each host's own pd_node_ip"
+                    if name in ADDRESS_VARIABLES
+                    else f"leave {name} out, or set it host by host to the pd_node_ip there",
                 )
+
+
+def _owners(context: Context) -> dict[str, str]:
+    """Address -> host. Behind a port forwarding many hosts have one ansible_host, which then is nobody's."""
+    cluster = context.cluster
+    reached: dict[str, set[str]] = collections.defaultdict(set)
+    for instance in cluster.instances:
+        for member in instance.members:
+            reached[member.ansible_host].add(member.host)
+    owner = {address: min(hosts) for address, hosts in reached.items() if len(hosts) == 1}
+    for host, address in ((cluster.pool_host, cluster.pool_address), (cluster.proxy_host, cluster.proxy_address)):
+        if host and address:
+            owner[address] = host
+    return owner | {m.node_ip: m.host for instance in cluster.instances for m in instance.members}
+
+
+def _holders(context: Context) -> dict[tuple[str, str | None], set[str]]:
+    """(variable, value) -> the hosts whose engines get it."""
+    holders: dict[tuple[str, str | None], set[str]] = collections.defaultdict(set)
+    for placement in context.everywhere:
+        for name in _ADDRESSES:
+            holders[name, placement.processes[0].env.get(name)].add(placement.host)
+    return holders
 
 
 def _unusable(value: str) -> str | None:
@@ -66,7 +116,48 @@ def _unusable(value: str) -> str | None:
         return "is no IP address"
     if address.version != 4:
         return "is IPv6; the Mooncake connectors do not support it"
-    return "no other host reaches" if address.is_loopback or address.is_unspecified else None
+    lost = address.is_loopback or address.is_unspecified or address.is_multicast
+    return "no other host reaches" if lost else None
+
+
+def unset(context: Context) -> t.Iterator[Finding]:
+    """null takes away the address or card that the plan gives, and something else chooses one."""
+    for placement in context.everywhere:
+        env = placement.processes[0].env
+        for name, source, then in _LEFT_TO_CHANCE:
+            if name in env and env[name] is None:
+                yield warning(
+                    "environment-overrides",
+                    placement.host,
+                    given_environment(context, placement, name),
+                    None,
+                    f"{name} is unset on {placement.host}, although {source} gives it a value; {then}",
+                    f"leave {name} out: the plan sets it from {source}",
+                )
+
+
+def unread_ports(context: Context) -> t.Iterator[Finding]:
+    """A range that the image's Mooncake does not move, whatever the environment says."""
+    versions = context.cluster.versions
+    for placement in context.everywhere:
+        env = placement.processes[0].env
+        for name in tables.port_variables():
+            read = tables.port_variable_names(name, versions)
+            # Whoever gives both names has thought of it.
+            if env.get(name) is None or name in read or any(env.get(other) is not None for other in read):
+                continue
+            yield warning(
+                "environment-name",
+                placement.host,
+                given_environment(context, placement, name),
+                env[name],
+                f"{name} is not read by Mooncake {versions.mooncake} of vLLM-Ascend {versions.vllm_ascend}"
+                + (f" (it reads {' and '.join(read)})" if read else "")
+                + "; the ports stay where they are",
+                f"set {' and '.join(read)} instead"
+                if read
+                else f"leave {name} out, or use an image with a newer Mooncake",
+            )
 
 
 def http_proxies(context: Context) -> t.Iterator[Finding]:
@@ -94,4 +185,4 @@ def _http_proxy(placement: Placement, variable: str, name: str) -> Finding:
     )
 
 
-RULES = (numbers, addresses, http_proxies)
+RULES = (numbers, addresses, unset, unread_ports, http_proxies)

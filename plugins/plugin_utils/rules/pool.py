@@ -9,7 +9,7 @@ import json
 import re
 import typing as t
 
-from .. import command, pool, tables
+from .. import command, container, pool, tables
 from ..model import ROLES, Finding, Placement
 from .context import Context, error, given_environment, warning
 
@@ -515,6 +515,8 @@ def pool_ssd(context: Context) -> t.Iterator[Finding]:
             "enable_ssd_offload needs ssd_offload_path, an absolute path inside the container",
             "set ssd_offload_path, and mount it with pd_mounts",
         )
+    elif cluster.production_runtime == "docker":
+        yield from _ssd_mount(context, path.rstrip("/") or "/")
     if tables.before(cluster.versions.mooncake, "0.3.11"):
         yield error(
             "pool-ssd",
@@ -523,6 +525,46 @@ def pool_ssd(context: Context) -> t.Iterator[Finding]:
             True,
             f"Mooncake {cluster.versions.mooncake} in this image cannot offload to SSD (0.3.11 and newer do)",
             "drop enable_ssd_offload, or use vLLM-Ascend v0.23.0 or newer",
+        )
+
+
+def _ssd_mount(context: Context, path: str) -> t.Iterator[Finding]:
+    """Without a mount the pool is written into the container's own layer: docker's disk fills up, and it is gone with it."""
+    for placement in context.placements:
+        held = container.holding(container.mounts(context.cluster, placement), path)
+        read_only = held is not None and "ro" in held.split(":")[2:]
+        if held is not None and not read_only:
+            continue
+        yield warning(
+            "pool-ssd",
+            placement.host,
+            "pd_kv_pool.config.ssd_offload_path",
+            path,
+            f"{path} is read-only in the containers on {placement.host} (mount {held}), so nothing can be offloaded there"
+            if held
+            else f"no mount of the containers on {placement.host} holds {path}: the pool would fill docker's own disk, and be gone "
+            "with the container",
+            f"mount a folder of the SSD there (pd_mounts: ['{path}:{path}'])",
+        )
+
+
+def pool_memcache_protocol(context: Context) -> t.Iterator[Finding]:
+    """The protocol belongs to the hardware and its fabric; memcache takes any word and fails when engines join."""
+    cluster = context.cluster
+    if cluster.kv_pool is None or pool.backend(cluster.kv_pool) != "memcache":
+        return
+    local = pool.client_settings(cluster.kv_pool).get("local")
+    given = local.get(pool.PROTOCOL) if isinstance(local, dict) else None
+    planned = pool.memcache_protocol(cluster)
+    if given is not None and given != planned:
+        place = cluster.hardware.name + (f" with {cluster.fabric}" if cluster.hardware.name == "a5" else "")
+        yield warning(
+            "pool-protocol",
+            "all",
+            f"pd_kv_pool.config.local.{pool.PROTOCOL}",
+            given,
+            f"{pool.PROTOCOL} is {given!r}, while {place} has {planned}; the former is written into {pool.MEMCACHE_LOCAL_FILE}",
+            f"leave it out: the plan sets {planned}",
         )
 
 
@@ -539,4 +581,5 @@ RULES = (
     pool_lease,
     pool_fabric_memory,
     pool_ssd,
+    pool_memcache_protocol,
 )

@@ -57,7 +57,7 @@ def data() -> dict[str, t.Any]:
     case = demo.faulty()
     case.asked = [*demo.HOSTS[:-1]]
     del case.facts[demo.HOSTS[-1]]
-    return preflight.to_json(case.judge())
+    return preflight.report_json(case.judge(), 2)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ import pytest
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.npu_smi import parse_info
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import npus
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight import faults as preflight_faults
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight import fleets
 
 SIMULATORS = pathlib.Path(__file__).parents[3] / "roles" / "rehearsal" / "files" / "npu_sim"
 SAMPLES = pathlib.Path(__file__).parents[1] / "data" / "tool_outputs"
@@ -753,3 +755,77 @@ def test_a_call_takes_milliseconds(a3: Host, record_property: t.Callable[[str, o
             took.append(time.perf_counter() - start)
         record_property(f"{tool} {words} ms", round(min(took) * 1000, 1))
         print(f"{tool} {words}: {min(took) * 1000:.1f} ms at best, {sorted(took)[5] * 1000:.1f} ms in the middle")
+
+
+# What preflight tells people to type ----------------------------------------------------------------------------------
+
+PLACEHOLDERS = {
+    "N": "0",
+    "A": "192.0.2.9",
+    "M": "255.255.255.0",
+    "ADDRESS": "192.0.2.9",
+    "GATEWAY": "192.0.2.1",
+    "NETMASK": "255.255.255.0",
+    "UDIE": "0",
+    "PORT": "1",
+    "...": "enable 0",
+}
+
+
+def typed(fixes: t.Iterable[str]) -> t.Iterator[str]:
+    """Every whole command of hccn_tool in these texts, with placeholders and loops filled in."""
+    for fix in fixes:
+        for command in re.findall(r"`([^`]*)`", fix):
+            loop = re.search(r"for i in ([0-9 ]+); do", command)
+            for call in re.findall(r"hccn_tool ([^`;]+)", command):
+                for chip in loop[1].split() if loop else ["0"]:
+                    words = (PLACEHOLDERS.get(word, word) for word in call.replace("$i", chip).split())
+                    yield " ".join(words)
+
+
+def a5_faults() -> t.Iterator[fleets.Case]:
+    """Each thing that can be wrong with what A5's tool says: of one chip, of all of a host, of half the fleet."""
+    changes: list[tuple[str, dict[str, t.Any]]] = [
+        *((query, {"state": state}) for query in ("dev_info", "link", "tls") for state in ("unsupported", "failed")),
+        *(("link", {"link": word}) for word in ("DOWN", "PARTIAL LINK")),
+        ("tls", {"tls_switch": 1}),
+        *(("tls", {"tls_switch": 1, "cert_expiration": word}) for word in ("1", "2")),
+    ]
+    for query, fields in changes:
+        for hosts, chips in ((("d1",), (5,)), (("d1",), range(8)), (("d1", "d2"), range(8))):
+            case = fleets.good("a5")
+            for host in hosts:
+                for chip in chips:
+                    case.query(host, chip, query).update(fields)
+            yield case
+
+
+def other_faults(generation: str) -> t.Iterator[fleets.Case]:
+    for one in preflight_faults.FAULTS:
+        if generation in one.hardware:
+            case = fleets.good(generation)
+            one.apply(case, "d1")
+            yield case
+
+
+@pytest.mark.parametrize("generation", ["a2", "a3", "a5"])
+def test_fixes_of_preflight_are_commands_of_the_generation(generation: str, tmp_path: pathlib.Path) -> None:
+    cases = a5_faults() if generation == "a5" else other_faults(generation)
+    reports = [case.judge() for case in cases]
+    fixes = {text for report in reports for one in report.verdicts for text in (one.fix, one.fix_zh)}
+    commands = sorted(set(typed(fixes)))
+    assert len(commands) > 10
+    host = Host(tmp_path, "h1", generation)
+    not_understood = [words for words in commands if COMMAND_FAILED in host.hccn(words).out]
+    assert not_understood == []
+    assert not [fix for fix in fixes if "CARD" in fix or "-c CHIP" in fix]
+
+
+def test_a_five_is_asked_by_the_number_that_npu_smi_has_for_a_chip() -> None:
+    case = fleets.good("a5")
+    case.query("d1", 2, "tls")["tls_switch"] = 1
+    case.smi("d1", 2)["card"] = 6
+    (verdict,) = case.judge().verdicts
+    assert "chip 2 of d1" in verdict.message
+    assert "`hccn_tool -s -tls -i 6 enable 0`" in verdict.fix
+    assert "`hccn_tool -s -tls -i 6 enable 0`" in verdict.fix_zh

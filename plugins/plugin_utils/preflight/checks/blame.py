@@ -23,8 +23,8 @@ def blame(tested: t.Collection[tuple[Node, Node]], bad: t.Collection[tuple[Node,
     """Explain directed bad connections by as few places as possible.
 
     A node is to blame when every connection it was tested on is bad and it was tested with at least two others. Nodes
-    whose others are well are blamed first; what they explain speaks against nobody else. What no node explains is left
-    as pairs.
+    whose others are well are blamed first; what they explain speaks against nobody else. Then those to blame are found
+    whose every connection in one direction is bad. What no node explains is left as pairs.
     """
     remaining = dict.fromkeys(bad)
     total: collections.Counter[Node] = collections.Counter()
@@ -52,7 +52,29 @@ def blame(tested: t.Collection[tuple[Node, Node]], bad: t.Collection[tuple[Node,
             out.append(Blame(node, own))
             for edge in own:
                 del remaining[edge]
+    out += _one_way(tested, remaining)
     pairs: dict[frozenset[Node], list[tuple[Node, Node]]] = collections.defaultdict(list)
     for edge in remaining:
         pairs[frozenset(edge)].append(edge)
     return [*out, *(Blame(None, tuple(edges)) for edges in pairs.values())]
+
+
+def _one_way(
+    tested: t.Collection[tuple[Node, Node]], remaining: dict[tuple[Node, Node], None]
+) -> t.Iterator[Blame[Node]]:
+    """Nodes from which, or to which, every connection is bad; takes what they explain out of remaining.
+
+    What is bad in the other direction too is theirs as well.
+    """
+    for end in (0, 1):
+        total: collections.Counter[Node] = collections.Counter(edge[end] for edge in tested)
+        edges_of: dict[Node, list[tuple[Node, Node]]] = collections.defaultdict(list)
+        for edge in remaining:
+            edges_of[edge[end]].append(edge)
+        for node, edges in edges_of.items():
+            left = [edge for edge in edges if edge in remaining]
+            if len(left) == total[node] and len({edge[1 - end] for edge in left}) > 1:
+                own = tuple(edge for edge in remaining if node in edge)
+                yield Blame(node, own)
+                for edge in own:
+                    del remaining[edge]

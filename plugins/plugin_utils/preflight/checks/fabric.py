@@ -20,8 +20,15 @@ _UNREAD = Words(
 )
 
 
-def unread(say: Say, host: str, chips: t.Sequence[int], query: str, answers: t.Mapping[int, Answer]) -> None:
-    """The chips whose answer cannot be used, by how it failed: unknown, never good."""
+def unread(
+    say: Say,
+    host: str,
+    chips: t.Sequence[int],
+    query: str,
+    answers: t.Mapping[int, Answer],
+    severity: Severity = "unknown",
+) -> None:
+    """The chips whose answer cannot be used, by how it failed: unknown or worse, never good."""
     if any(answer.state == "conf_unreadable" for answer in answers.values()):
         # hccn-conf says it once for all questions.
         say.blocked(host)
@@ -30,7 +37,7 @@ def unread(say: Say, host: str, chips: t.Sequence[int], query: str, answers: t.M
     for (state, text), group in grouped(failed).items():
         found = "unreadable" if state == "ok" else state
         say.each(
-            "unknown",
+            severity,
             _UNREAD,
             host,
             group,
@@ -226,7 +233,7 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
         wrong = [
             (key, value)
             for key, value in pairs
-            if value and entry.get(key) and address(str(entry[key])) != address(value)
+            if value and entry.get(key) and _octets(str(entry[key])) != _octets(value)
         ]
         for key, value in wrong[:1]:
             say.error(
@@ -242,6 +249,11 @@ def _conf_of_chip(fleet: Fleet, say: Say, host: str, chip: int, entry: t.Mapping
             )
         if not wrong:
             say.ok(host, chip)
+
+
+def _octets(text: str) -> list[int | str]:
+    """An address or a netmask, however its numbers are written."""
+    return [int(part) if part.isdecimal() else part for part in text.strip().split(".")]
 
 
 # Links ----------------------------------------------------------------------------------------------------------------

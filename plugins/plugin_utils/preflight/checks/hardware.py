@@ -203,9 +203,9 @@ def chip_present(fleet: Fleet, say: Say) -> None:
 
 _HEALTH = Words(
     "npu-smi reports {found} for chip {chips} of {host}",
-    "`npu-smi info -t health -i CARD` and dmesg tell the cause; leave the chip out of pd_chips until it is repaired",
+    "`npu-smi info -t health -i {card}` and dmesg tell the cause; leave the chip out of pd_chips until it is repaired",
     "npu-smi 报告 {host} 的芯片 {chips} 为 {found}",
-    "用 `npu-smi info -t health -i CARD` 与 dmesg 查明原因；修复前从 pd_chips 中去掉该芯片",
+    "用 `npu-smi info -t health -i {card}` 与 dmesg 查明原因；修复前从 pd_chips 中去掉该芯片",
 )
 _HEALTH_UNKNOWN = Words(
     "npu-smi does not tell the health of chip {chips} of {host}: {found}",
@@ -257,9 +257,9 @@ _PROCESSES_UNKNOWN = Words(
 )
 _FULL = Words(
     "chip {chip} of {host} has {used} of {total} MB in use and no process to show for it; the engine wants {wanted} MB",
-    "look for left-over workers in other containers (`docker ps`, `npu-smi info -t proc-mem -i CARD -c CHIP`); a reset or reboot frees it",
+    "look for left-over workers in other containers (`docker ps`, `npu-smi info -t proc-mem -i {card} -c {die}`); a reset or reboot frees it",
     "{host} 的芯片 {chip} 已用 {used}/{total} MB，却没有对应进程；引擎需要 {wanted} MB",
-    "在其他容器中查找残留进程（`docker ps`、`npu-smi info -t proc-mem -i CARD -c CHIP`）；复位或重启可释放",
+    "在其他容器中查找残留进程（`docker ps`、`npu-smi info -t proc-mem -i {card} -c {die}`）；复位或重启可释放",
 )
 _FULL_UNKNOWN = Words(
     "npu-smi does not tell the memory use of chip {chips} of {host}",

@@ -13,7 +13,7 @@ import typing as t
 
 from ..fleet import HCCN_CONF, VENDOR, Fleet, mapping, one_line, whole
 from ..verdicts import Place, Severity, Words
-from .say import Say, names, odd_ones
+from .say import Odd, Say, names, odd_ones
 
 _FACT_UNKNOWN = Words(
     "{what} of {host} is not known",
@@ -511,21 +511,49 @@ def model_alike(fleet: Fleet, say: Say) -> None:
             say.error(_MODEL_GONE, host, expected="a model", found="none", path=path)
         else:
             _missing(say, host, f"the model in {path}", f"{path} 中的模型", f"ls -l {shlex.quote(path)}")
+    everywhere = {key: {Place(host): _value(model.get(key)) for host, model in models.items()} for key, _part in _PARTS}
+    for host in models:
+        if _misses_config(fleet, host):
+            # Check path has said so, and there is nothing to compare.
+            del everywhere["config_digest"][Place(host)]
+            say.blocked(host)
     told: set[str] = set()
     for role in ("prefill", "decode"):
-        hosts = [host for host in models if role in fleet.planned(host)["roles"]]
-        _alike_in_role(fleet, say, {host: models[host] for host in hosts}, told)
+        _alike_in_role(fleet, say, [host for host in models if role in fleet.planned(host)["roles"]], everywhere, told)
     for host in models:
         if host not in told:
             say.ok(host)
 
 
-def _alike_in_role(fleet: Fleet, say: Say, models: t.Mapping[str, t.Mapping[str, t.Any]], told: set[str]) -> None:
+def _misses_config(fleet: Fleet, host: str) -> bool:
+    file = f"{fleet.planned(host)['model_path']}/config.json"
+    return any(one["check"] == "path" and one.get("value") == file for one in fleet.findings(host))
+
+
+_Values = t.Mapping[Place, str]
+
+
+def _settled(odd: Odd, everywhere: _Values) -> Odd:
+    """Of a role without a majority: the copy that more than half of all hosts have is the right one there too."""
+    groups = {**odd.minority, everywhere[odd.majority[0]]: odd.majority}
+    usual, number = collections.Counter(everywhere.values()).most_common(1)[0]
+    if usual not in groups or 2 * number <= len(everywhere):
+        return odd
+    return Odd(usual, groups.pop(usual), groups)
+
+
+def _alike_in_role(
+    fleet: Fleet, say: Say, hosts: t.Sequence[str], everywhere: t.Mapping[str, _Values], told: set[str]
+) -> None:
     for key, part in _PARTS:
-        values = {Place(host): _value(model.get(key)) for host, model in models.items() if host not in told}
+        values = {
+            place: value for place, value in everywhere[key].items() if place.host in hosts and place.host not in told
+        }
         odd = odd_ones(values)
         if odd is None:
             continue
+        if odd.usual is None:
+            odd = _settled(odd, everywhere[key])
         if odd.usual is None:
             camps: dict[str, list[str]] = collections.defaultdict(list)
             for place, value in values.items():

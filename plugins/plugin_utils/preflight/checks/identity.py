@@ -28,9 +28,9 @@ _ADDRESS = {
     ),
 }
 _ADDRESS_WRONG = Words(
-    "the {kind} address of chip {chips} of {host} is no IPv4 address: {found}",
+    "the {kind} address of chip {chips} of {host} is none that a chip can have: {found}",
     "on {host}: `hccn_tool -i {first} -{query} -g`, and set it again",
-    "{host} 芯片 {chips} 的 {kind} 地址不是 IPv4 地址：{found}",
+    "{host} 芯片 {chips} 的 {kind} 地址不是芯片可用的地址：{found}",
     "在 {host} 上执行：`hccn_tool -i {first} -{query} -g`，并重新设置",
 )
 _KINDS = {"vnic": "vNIC", "ip": "RoCE"}
@@ -53,7 +53,7 @@ def chip_address(fleet: Fleet, say: Say) -> None:
             elif answer.state == "not_configured" or (answer.ok and answer.word("ipaddr") is None):
                 del answers[chip]
                 unset.append(chip)
-            elif answer.ok and address(answer.word("ipaddr")) is None:
+            elif answer.word("ipaddr") is not None and (not answer.ok or address(answer.word("ipaddr")) is None):
                 del answers[chip]
                 found = answer.word("ipaddr")
                 say.each(
@@ -62,7 +62,7 @@ def chip_address(fleet: Fleet, say: Say) -> None:
                     host,
                     [chip],
                     chips,
-                    expected="an IPv4 address",
+                    expected="an IPv4 address of one chip",
                     found=found,
                     kind=kind,
                     query=query,
@@ -70,6 +70,9 @@ def chip_address(fleet: Fleet, say: Say) -> None:
             elif answer.ok:
                 del answers[chip]
                 say.ok(host, chip)
+        # The chip was asked and has told no address, so that nobody could ping it: engines could not reach it either.
+        mute = {chip: answers.pop(chip) for chip, one in list(answers.items()) if one.state in ("unknown", "failed")}
+        unread(say, host, chips, query, mute, "error")
         unread(say, host, chips, query, answers)
         say.each("error", _ADDRESS[query], host, unset, chips, expected="an address", found="none")
 
@@ -156,9 +159,9 @@ _POD_SPLIT = Words(
 )
 _POD_CHIP = Words(
     "chip {chip} of {host} says super pod {found}, the other chips say {expected}",
-    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`; restart the driver if one chip differs",
+    "on {host}: `npu-smi info -t spod-info -i {card} -c {die}`; restart the driver if one chip differs",
     "{host} 芯片 {chip} 的超节点 ID 为 {found}，其余芯片为 {expected}",
-    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`；若仅个别芯片不同请重启驱动",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i {card} -c {die}`；若仅个别芯片不同请重启驱动",
 )
 
 
@@ -202,9 +205,9 @@ def _pods(fleet: Fleet, say: Say) -> dict[Place, int]:
 
 _SPOD_UNREAD = Words(
     "the super pod information of chip {chips} of {host} cannot be read ({found}): {text}",
-    "on {host}: `npu-smi info -t spod-info -i CARD -c CHIP`",
+    "on {host}: `npu-smi info -t spod-info -i {card} -c {die}`",
     "无法读取 {host} 芯片 {chips} 的超节点信息（{found}）：{text}",
-    "在 {host} 上执行：`npu-smi info -t spod-info -i CARD -c CHIP`",
+    "在 {host} 上执行：`npu-smi info -t spod-info -i {card} -c {die}`",
 )
 
 

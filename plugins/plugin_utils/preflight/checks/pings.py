@@ -36,12 +36,12 @@ def _texts(en: str, zh: str, fix: str, fix_zh: str) -> Texts:
     return Texts(
         fleet=words("on every ping of the fleet ({count})", "全部 ping（{count} 次）"),
         host=words(
-            "on every ping from and to {host} ({count}, chips {chips})",
-            "{host} 收发的全部 ping（{count} 次，芯片 {chips}）",
+            "on {on} {host} ({count}, chips {chips})",
+            "{host} {on_zh} ping（{count} 次，芯片 {chips}）",
         ),
         chip=words(
-            "on every ping from and to chip {chip} of {host} ({count})",
-            "{host} 芯片 {chip} 收发的全部 ping（{count} 次）",
+            "on {on} chip {chip} of {host} ({count})",
+            "{host} 芯片 {chip} {on_zh} ping（{count} 次）",
         ),
         hosts=words(
             "on every ping between {host} and {other} ({count})", "{host} 与 {other} 之间的全部 ping（{count} 次）"
@@ -206,7 +206,8 @@ def _explain(
     if not bad:
         return
     by_edge = {_edge(one): one for one in bad}
-    for culprit in culprits([_edge(one) for one in tested], by_edge):
+    edges = [_edge(one) for one in tested]
+    for culprit in culprits(edges, by_edge):
         pings = [by_edge[edge] for edge in culprit.edges]
         first = culprit.edges[0]
         worst = max(pings, key=_badness)
@@ -215,6 +216,7 @@ def _explain(
             "count": len(pings),
             "chips": numbers(place.chip for place in culprit.also if place.chip is not None),
             "other": first[1].host if first[0].host == culprit.place.host else first[0].host,
+            **_on(edges, culprit),
             "ways": f"{first[0]} {'<->' if len(pings) > 1 else '->'} {first[1]}",
         }
         say.say(
@@ -226,6 +228,25 @@ def _explain(
             also=culprit.also,
             **values,
         )
+
+
+def _on(tested: t.Sequence[Edge], culprit: Culprit) -> dict[str, str]:
+    """Which of the pings of a host or a chip are bad, in words: all, all in one direction, or some."""
+
+    def at(place: Place) -> bool:
+        return place == culprit.place or (culprit.kind == "host" and place.host == culprit.place.host)
+
+    bad = set(culprit.edges)
+    sent, received = ({edge for edge in tested if at(edge[end])} for end in (0, 1))
+    for edges, en, zh in (
+        (sent | received, "every ping from and to", "收发的全部"),
+        (sent, "every ping from", "发出的全部"),
+        (received, "every ping to", "收到的全部"),
+    ):
+        if edges == bad:
+            return {"on": en, "on_zh": zh}
+    count = f"{len(bad)} of {len(sent | received)}"
+    return {"on": f"{count} pings from and to", "on_zh": f"收发的 {len(sent | received)} 次中 {len(bad)} 次"}
 
 
 class Culprit(t.NamedTuple):
@@ -248,20 +269,22 @@ def culprits(tested: t.Sequence[Edge], bad: t.Collection[Edge]) -> list[Culprit]
     hosts = _wholly_bad(tested, bad)
     for one in blame(hosts.tested, hosts.bad):
         if one.node is not None:
-            edges = [edge for edge in remaining if one.node in (edge[0].host, edge[1].host)]
+            explained = {*one.edges, (one.node, one.node)}
+            edges = [edge for edge in remaining if (edge[0].host, edge[1].host) in explained]
             found.append(Culprit("host", Place(one.node), _chips_of(edges, one.node), edges))
             remaining = {edge: None for edge in remaining if edge not in set(edges)}
     pairs: list[Edge] = []
-    for explained in blame([edge for edge in tested if edge not in bad or edge in remaining], list(remaining)):
-        if explained.node is None:
-            pairs += explained.edges
+    for chip in blame([edge for edge in tested if edge not in bad or edge in remaining], list(remaining)):
+        if chip.node is None:
+            pairs += chip.edges
         else:
-            found.append(Culprit("chip", explained.node, [], list(explained.edges)))
+            found.append(Culprit("chip", chip.node, [], list(chip.edges)))
     return [*found, *_pairs(tested, pairs)]
 
 
-def _pairs(tested: t.Sequence[Edge], pairs: t.Sequence[Edge]) -> t.Iterator[Culprit]:
-    """What no single place explains: everything between two hosts, or one pair of chips."""
+def _pairs(tested: t.Sequence[Edge], pairs: t.Sequence[Edge]) -> t.Generator[Culprit, None, None]:
+    """What no single place explains wholly: everything between two hosts, a chip in part, or one pair of chips."""
+    left: list[Edge] = []
     between: dict[frozenset[str], list[Edge]] = collections.defaultdict(list)
     total: collections.Counter[frozenset[str]] = collections.Counter(frozenset((a.host, b.host)) for a, b in tested)
     for edge in pairs:
@@ -270,11 +293,31 @@ def _pairs(tested: t.Sequence[Edge], pairs: t.Sequence[Edge]) -> t.Iterator[Culp
         if len(key) == 2 and len(edges) == total[key] and len(edges) > 2:
             yield Culprit("hosts", Place(edges[0][0].host), [Place(edges[0][1].host)], edges)
             continue
-        couples: dict[frozenset[Place], list[Edge]] = collections.defaultdict(list)
-        for edge in edges:
-            couples[frozenset(edge)].append(edge)
-        for couple in couples.values():
-            yield Culprit("pair", couple[0][0], [couple[0][1]], couple)
+        left += edges
+    left = yield from _shared_ends(tested, left)
+    couples: dict[frozenset[Place], list[Edge]] = collections.defaultdict(list)
+    for edge in left:
+        couples[frozenset(edge)].append(edge)
+    for couple in couples.values():
+        yield Culprit("pair", couple[0][0], [couple[0][1]], couple)
+
+
+def _shared_ends(tested: t.Sequence[Edge], edges: list[Edge]) -> t.Generator[Culprit, None, list[Edge]]:
+    """A chip that bad pings with several others have in common, though some of its pings are good: it is that chip that
+    loses packets now and then, not each of the others. Returns what has no end in common."""
+    total: collections.Counter[Place] = collections.Counter(place for edge in tested for place in edge)
+    while True:
+        others: dict[Place, set[Place]] = collections.defaultdict(set)
+        count: collections.Counter[Place] = collections.Counter()
+        for a, b in edges:
+            others[a].add(b)
+            others[b].add(a)
+            count.update((a, b))
+        most = max(others, key=lambda place: (len(others[place]), count[place] / total[place]), default=None)
+        if most is None or len(others[most]) < 2:
+            return edges
+        yield Culprit("chip", most, [], [edge for edge in edges if most in edge])
+        edges = [edge for edge in edges if most not in edge]
 
 
 def reachable(fleet: Fleet, place: Place) -> bool | None:

@@ -9,6 +9,7 @@ import functools
 import re
 import typing as t
 
+from ..fleet import Fleet
 from ..verdicts import Check, Place, Severity, Verdict, Words
 
 Value = t.TypeVar("Value", bound=t.Hashable)
@@ -49,12 +50,36 @@ def _for_all(words: Words) -> Words:
     return Words(words.message, loop(words.fix), words.message_zh, loop(words.fix_zh))
 
 
+_CALL = re.compile(r"hccn_tool -i (\{\w+\}|\$i|N) -(\{query\}|\w+) -([gs])([^`;]*)")
+_COMMAND = re.compile(r"`[^`]*hccn_tool[^`]*`")
+_CHIP_NUMBER = re.compile(r"\{(first|chip|list)\}")
+
+
+@functools.cache
+def _mode_first(words: Words) -> Words:
+    """Commands in the syntax of A5's hccn_tool: mode before query before device, which is npu-smi's NPU ID there.
+
+    A link is asked port by port (`hccn_tool -g -dev_info` lists them).
+    """
+
+    def call(match: re.Match[str]) -> str:
+        device, query, mode, rest = match.groups()
+        ports = {"link": " -u UDIE -p PORT", "{query}": "{ports}"}.get(query, "") if mode == "g" else ""
+        return f"hccn_tool -{mode} -{query} -i {device}{ports}{rest}"
+
+    def command(match: re.Match[str]) -> str:
+        return _CHIP_NUMBER.sub(r"{npu_\1}", _CALL.sub(call, match[0]))
+
+    return Words(words.message, _COMMAND.sub(command, words.fix), words.message_zh, _COMMAND.sub(command, words.fix_zh))
+
+
 class Say:
     """Collects what one check says. hosts: those it can be made on, in the plan's order."""
 
-    def __init__(self, check: Check, hosts: list[str]) -> None:
+    def __init__(self, check: Check, hosts: list[str], fleet: Fleet) -> None:
         self.check = check
         self.hosts = hosts
+        self.fleet = fleet
         self.verdicts: list[Verdict] = []
         self.good: set[Place] = set()
         self.hidden: set[str] = set()
@@ -79,10 +104,21 @@ class Say:
         also: t.Iterable[Place] = (),
         **values: object,
     ) -> None:
-        """One verdict. {host}, {chip}, {expected} and {found} are always there for the words."""
+        """One verdict. {host}, {chip}, {card}, {die}, {expected} and {found} are always there for the words.
+
+        {card} and {die} are what npu-smi calls {chip}, or {first} of several.
+        """
         texts = {name: str(value) for name, value in values.items()}
         texts |= {"host": host, "chip": "" if chip is None else str(chip)}
         texts |= {"expected": str(expected), "found": str(found)}
+        one = texts["chip"] or texts.get("first", "")
+        place = self.fleet.place(host, int(one)) if one else None
+        texts["card"], texts["die"] = map(str, place or ("CARD", "CHIP"))
+        if self.fleet.hardware == "a5":
+            words = _mode_first(words)
+            texts["ports"] = " -u UDIE -p PORT" if texts.get("query") == "link" else ""
+            for name in ("first", "chip", "list"):
+                texts[f"npu_{name}"] = " ".join(self._npu_id(host, number) for number in texts.get(name, "").split())
         own = Place(host, chip)
         others = tuple(place for place in dict.fromkeys(also) if place != own)
         self.verdicts.append(
@@ -90,6 +126,10 @@ class Say:
                 self.check.id, self.check.tag, severity, host, chip, str(expected), str(found), words, texts, others
             )
         )
+
+    def _npu_id(self, host: str, chip: str) -> str:
+        place = self.fleet.place(host, int(chip))
+        return chip if place is None else str(place[0])
 
     def error(self, words: Words, host: str, chip: int | None = None, **values: t.Any) -> None:
         self.say("error", words, host, chip, **values)

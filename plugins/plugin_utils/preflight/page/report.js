@@ -22,7 +22,7 @@
       from: "from", to: "to", tests: "pings", failed: "failed", loss: "worst loss", average: "average", peers: "hosts", trimmed: "{n} findings are left out here to keep the page small; report.json has all of them.",
       foot: "Read-only preflight. The page needs no network. report.json beside it has the same content for programs.",
       peer_cap: "{pairs} pairs of hosts were not pinged (preflight_ping_peers)", budget: "{host}: {pairs} pings left out for lack of time, chips {chips}",
-      no_address: "{host}: chips {chips} have no address and were not pinged", no_other_host: "there is no other host to ping", no_ping: "this fabric has no ping",
+      no_address: "{host}: chips {chips} have no known address and were not pinged", no_other_host: "there is no other host to ping", no_ping: "this fabric has no ping",
       times: "{n} checks of hosts"
     },
     zh: {
@@ -37,7 +37,7 @@
       from: "源", to: "目标", tests: "次数", failed: "失败", loss: "最大丢包", average: "平均", peers: "主机数", trimmed: "为控制页面大小，此处省略 {n} 条；完整内容见 report.json。",
       foot: "只读检查。本页面无需网络。同目录的 report.json 含相同内容，供程序读取。",
       peer_cap: "有 {pairs} 对主机未互 ping（preflight_ping_peers）", budget: "{host}：因时间不足省略 {pairs} 次 ping，芯片 {chips}",
-      no_address: "{host}：芯片 {chips} 没有地址，未 ping", no_other_host: "没有其他主机可 ping", no_ping: "此网络没有 ping",
+      no_address: "{host}：芯片 {chips} 没有已知地址，未 ping", no_other_host: "没有其他主机可 ping", no_ping: "此网络没有 ping",
       times: "主机检查项"
     }
   };

@@ -390,7 +390,6 @@ POOL: list[Provoking | Quiet] = [
         ("0.3.9",),
         alone=False,
     ),
-    Quiet("pool-ssd", "with a path", _pool(config={"enable_ssd_offload": True, "ssd_offload_path": "/ssd"})),
 ]
 
 GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [

@@ -366,6 +366,17 @@ STAGED: list[Provoking | Quiet] = [
     Quiet("d2rh-not-validated", "as upstream has it", d2rh()),
     Provoking(
         "d2rh-not-validated",
+        "a version before it",
+        d2rh(all={"pd_vllm_ascend_version": "v0.11.0", "pd_hixl_version": "9.1.0"}),
+        "all",
+        "pd_connector",
+        D2RH,
+        ("pd_vllm_ascend_version v0.11.0", "0.23 or newer", "use an image"),
+        severity="warning",
+        alone=False,
+    ),
+    Provoking(
+        "d2rh-not-validated",
         "another fabric",
         d2rh(all={"pd_fabric": "ubg"}),
         "all",
@@ -497,6 +508,29 @@ PRIORITY_AND_LIMIT: list[Provoking | Quiet] = [
         2,
         (D2RH,),
     ),
+    *(
+        Provoking(
+            "qos-unsupported",
+            f"{version} on {scope}",
+            base(all={"pd_vllm_ascend_version": version}, **{scope: {"pd_qos_priority": 2}}),
+            instance,
+            "pd_qos_priority",
+            2,
+            (version, "0.23", "newer"),
+            severity="warning",
+            # Names of the KV release limit and reserved ranges differ too.
+            alone=False,
+        )
+        for version in ("v0.11.0", "v0.22.1rc1")
+        for scope, instance in (("decode", "d-a"), ("prefill", "p-a"))
+    ),
+    Quiet(
+        "qos-unsupported",
+        "a version that is not known",
+        base(all={"pd_vllm_ascend_version": "main"}, decode={"pd_qos_priority": 2}),
+        clean=False,
+    ),
+    Quiet("qos-unsupported", "the first that has it", base(decode={"pd_qos_priority": 2})),
     Provoking(
         "qos-on-passive-side",
         "in the settings of prefill",

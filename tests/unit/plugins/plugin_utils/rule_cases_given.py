@@ -21,6 +21,7 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     speculative,
 )
 
+HYBRID = "MooncakeHybridConnector"
 COMMON = "pd_engine_env_common"
 POOL_GROUP = {"kv_pool": {"hosts": ["p1"], "children": {}}}
 
@@ -35,6 +36,12 @@ def _pool(**settings: t.Any) -> Source:
 
 def _pool_env(**environment: t.Any) -> Source:
     return base(groups=POOL_GROUP, all={"pd_kv_pool": {}, COMMON: environment})
+
+
+def _with_version(source: Source, version: str) -> Source:
+    for values in source["hosts"].values():
+        values["pd_vllm_ascend_version"] = version
+    return source
 
 
 def _args(**options: t.Any) -> Source:
@@ -125,6 +132,98 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         )
         for value in ("localhost", "127.0.0.1", "0.0.0.0", "2001:db8::11", "192.0.2.11/24", "")
     ),
+    *(
+        Provoking(
+            "address-of-another-host",
+            f"{about}: {name}",
+            source,
+            host,
+            variable,
+            value,
+            (name, *says),
+            alone="the proxy's" not in about,
+        )
+        for name in ("HCCL_IF_IP", "VLLM_HOST_IP", "MC_TCP_BIND_ADDRESS")
+        for about, source, host, variable, value, says in (
+            (
+                "nobody's address, for all hosts",
+                _env(**{name: "198.51.100.99"}),
+                "p1",
+                f"{COMMON}.{name}",
+                "198.51.100.99",
+                ("more than one host", "also on p2, d1, d2"),
+            ),
+            (
+                "one address for both hosts of a role",
+                base(prefill={"pd_engine_env": {name: "198.51.100.99"}}),
+                "p1",
+                f"pd_engine_env.{name}",
+                "198.51.100.99",
+                ("more than one host", "also on p2"),
+            ),
+            (
+                "the management address of another host",
+                base(p1={"ansible_host": "203.0.113.11"}, d2={"pd_engine_env_extra": {name: "203.0.113.11"}}),
+                "d2",
+                f"pd_engine_env_extra.{name}",
+                "203.0.113.11",
+                ("the address of p1",),
+            ),
+            (
+                "the proxy's, which has no engine",
+                base(
+                    groups={"proxy": {"hosts": ["x1"]}},
+                    more={"x1": {"pd_node_ip": "192.0.2.31"}},
+                    d2={"pd_engine_env_extra": {name: "192.0.2.31"}},
+                ),
+                "d2",
+                f"pd_engine_env_extra.{name}",
+                "192.0.2.31",
+                ("the address of x1",),
+            ),
+        )
+    ),
+    *(
+        Provoking(
+            "environment-overrides",
+            f"perhaps another card's: {name}",
+            base(
+                d2={"pd_node_ip": ABSENT, "ansible_host": "192.0.2.22", "pd_engine_env_extra": {name: "198.51.100.22"}}
+            ),
+            "d2",
+            f"pd_engine_env_extra.{name}",
+            "198.51.100.22",
+            (name, "198.51.100.22", "192.0.2.22", "pd_node_ip"),
+            severity="warning",
+        )
+        for name in ("HCCL_IF_IP", "VLLM_HOST_IP", "MC_TCP_BIND_ADDRESS")
+    ),
+    *(
+        Provoking(
+            "environment-overrides",
+            f"unset: {name}",
+            base(all={"pd_nic": ABSENT, COMMON: {name: None}}),
+            "p1",
+            f"{COMMON}.{name}",
+            None,
+            (name, "unset", source, says, "also on p2, d1, d2"),
+            severity="warning",
+        )
+        for name, source, says in (
+            ("VLLM_HOST_IP", "pd_node_ip", "the address of the default route"),
+            ("HCCL_IF_IP", "pd_node_ip", "chooses"),
+            ("GLOO_SOCKET_IFNAME", "pd_nic", "chooses"),
+            ("TP_SOCKET_IFNAME", "pd_nic", "chooses"),
+            ("HCCL_SOCKET_IFNAME", "pd_nic", "chooses"),
+        )
+    ),
+    Quiet(
+        "address-of-another-host",
+        "hosts behind one port forwarding",
+        base(all={"ansible_host": "203.0.113.1"}, d2={"pd_engine_env_extra": {"VLLM_HOST_IP": "203.0.113.1"}}),
+        clean=False,
+    ),
+    Quiet("environment-overrides", "what the plan does not set", _env(MC_TCP_BIND_ADDRESS=None)),
     Quiet(
         "address-of-another-host",
         "another card of the same host",
@@ -211,6 +310,59 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         36000,
         ("36000-36015", "36010-37000", "37001"),
     ),
+    *(
+        Provoking(
+            "kv-port-reserve",
+            f"moved under the misspelt names, {version}",
+            _with_version(_env(MC_MIN_PRC_PORT=36000, MC_MAX_PRC_PORT=36500), version),
+            "p1",
+            "pd_kv_port",
+            36000,
+            ("36000-36500", "36501"),
+            alone=False,
+        )
+        for version in ("v0.23.0", "v0.14.0rc1")
+    ),
+    Quiet(
+        "kv-port-reserve",
+        "a name that old Mooncake does not read moves nothing",
+        _with_version(_env(MC_MIN_RPC_PORT=36000, MC_MAX_RPC_PORT=36500), "v0.18.0"),
+        clean=False,
+    ),
+    *(
+        Provoking(
+            "environment-name",
+            f"{name} with {version}",
+            _with_version(_env(**{name: 40000}), version),
+            "p1",
+            f"{COMMON}.{name}",
+            "40000",
+            (name, mooncake, version, *says),
+            severity="warning",
+        )
+        for name, version, mooncake, says in (
+            ("MC_MIN_RPC_PORT", "v0.18.0", "0.3.9", ("set MC_MIN_PRC_PORT",)),
+            ("MC_MAX_RPC_PORT", "v0.14.0rc1", "0.3.7.post2", ("set MC_MAX_PRC_PORT",)),
+            ("ASCEND_BASE_PORT", "v0.14.0rc1", "0.3.7.post2", ("newer Mooncake",)),
+        )
+    ),
+    *(
+        Quiet("environment-name", about, _with_version(_env(**env), version))
+        for about, version, env in (
+            ("both names", "v0.18.0", {"MC_MAX_RPC_PORT": 18000, "MC_MAX_PRC_PORT": 18000}),
+            ("the misspelt one, newer", "v0.23.0", {"MC_MAX_PRC_PORT": 18000}),
+            ("the misspelt one, older", "v0.18.0", {"MC_MAX_PRC_PORT": 18000}),
+        )
+    ),
+    Provoking(
+        "environment-value",
+        "no number under the misspelt name",
+        _env(MC_MIN_PRC_PORT="many"),
+        "p1",
+        f"{COMMON}.MC_MIN_PRC_PORT",
+        "many",
+        ("MC_MIN_PRC_PORT", "port"),
+    ),
     Quiet(
         "kv-port-reserve",
         "where the transfer engine was",
@@ -218,7 +370,132 @@ ENVIRONMENT: list[Provoking | Quiet] = [
     ),
 ]
 
+_NO_BLOCK = {name: value for name, value in PREFILL_ARGS.items() if name != "block-size"}
+_CONTEXT_PARALLEL = {"pd_dp_size": 1, "pd_dp_size_local": 1, "pd_pcp_size": 2}
+
+
+def _interleaved(**options: t.Any) -> Source:
+    """Context parallelism on prefill; decode keeps blocks of 128, which is the default too."""
+    return base(prefill={**_CONTEXT_PARALLEL, "pd_engine_args": {**_NO_BLOCK, **options}})
+
+
+def _ssd(*mounts: str, **cluster: t.Any) -> Source:
+    config = {"enable_ssd_offload": True, "ssd_offload_path": "/ssd/pool"}
+    return base(groups=POOL_GROUP, all={"pd_kv_pool": {"config": config}, "pd_mounts": [*mounts], **cluster})
+
+
+def _protocol(protocol: str, **cluster: t.Any) -> dict[str, t.Any]:
+    local = {"ock.mmc.local_service.protocol": protocol}
+    return {"pd_kv_pool": {"backend": "memcache", "config": {"local": local}}, **cluster}
+
+
+POOL_ON_DISK: list[Provoking | Quiet] = [
+    Provoking(
+        "pool-ssd",
+        "no mount",
+        _ssd(),
+        "p1",
+        "pd_kv_pool.config.ssd_offload_path",
+        "/ssd/pool",
+        ("no mount", "/ssd/pool", "also on p2, d1, d2", "pd_mounts"),
+        severity="warning",
+    ),
+    Provoking(
+        "pool-ssd",
+        "a mount that cannot be written to",
+        _ssd("/ssd:/ssd:ro"),
+        "p1",
+        "pd_kv_pool.config.ssd_offload_path",
+        "/ssd/pool",
+        ("read-only", "/ssd:/ssd:ro"),
+        severity="warning",
+    ),
+    *(
+        Quiet("pool-ssd", mount, _ssd(mount))
+        for mount in ("/ssd/pool:/ssd/pool", "/mnt/nvme0:/ssd", "/mnt/nvme0:/ssd/pool/:rw")
+    ),
+    Quiet("pool-ssd", "processes have no container", _ssd(pd_runtime="process")),
+    Provoking(
+        "pool-protocol",
+        "a2's on a3",
+        base(groups=POOL_GROUP, all=_protocol("device_rdma")),
+        "all",
+        "pd_kv_pool.config.local.ock.mmc.local_service.protocol",
+        "device_rdma",
+        ("device_rdma", "a3 has device_sdma", "mmc-local.conf"),
+        severity="warning",
+    ),
+    Provoking(
+        "pool-protocol",
+        "another fabric's",
+        a5(groups=POOL_GROUP, all=_protocol("device_urma", pd_fabric="uboe")),
+        "all",
+        "pd_kv_pool.config.local.ock.mmc.local_service.protocol",
+        "device_urma",
+        ("a5 with uboe has device_uboe",),
+        severity="warning",
+        alone=False,
+    ),
+    Quiet("pool-protocol", "the planned one", base(groups=POOL_GROUP, all=_protocol("device_sdma"))),
+]
+
+
 TRANSFER: list[Provoking | Quiet] = [
+    Provoking(
+        "cp-interleave",
+        "64 with the default of block-size",
+        _interleaved(**{"cp-kv-cache-interleave-size": 64}),
+        "p1",
+        "pd_engine_args.cp-kv-cache-interleave-size",
+        64,
+        ("64", "block-size 128 (the default)", "p-a"),
+        alone=False,
+    ),
+    Provoking(
+        "cp-interleave",
+        "both left at their defaults",
+        _interleaved(),
+        "p1",
+        "pd_engine_args.cp-kv-cache-interleave-size",
+        None,
+        ("interleave-size 1 (the default)", "block-size 128 (the default)", "p-a"),
+        severity="warning",
+        alone=False,
+    ),
+    Quiet("cp-interleave", "128 with the default", _interleaved(**{"cp-kv-cache-interleave-size": 128}), clean=False),
+    *(
+        Provoking(
+            "connector-version",
+            version,
+            base(all={"pd_vllm_ascend_version": version, "pd_connector": HYBRID}),
+            "all",
+            "pd_connector",
+            HYBRID,
+            (version, "0.20 or newer"),
+            alone=False,
+        )
+        for version in ("v0.11.0", "v0.19.1rc1")
+    ),
+    Provoking(
+        "connector-version",
+        "a pool",
+        _with_version(_pool(backend="mooncake"), "v0.11.0"),
+        "all",
+        "pd_kv_pool",
+        {"backend": "mooncake"},
+        ("AscendStoreConnector", "v0.11.0", "0.12 or newer"),
+        alone=False,
+    ),
+    *(
+        Quiet("connector-version", about, source, clean=False)
+        for about, source in (
+            ("a pool in the first that has it", _with_version(_pool_env(), "v0.12.0rc1")),
+            *(
+                (f"hybrid with {version}", base(all={"pd_vllm_ascend_version": version, "pd_connector": HYBRID}))
+                for version in ("v0.20.2rc1", "v0.23.0", "main")
+            ),
+        )
+    ),
     *(
         Provoking(
             "kv-transfer-key",
@@ -246,6 +523,23 @@ TRANSFER: list[Provoking | Quiet] = [
                 {"kv_connector_extra_config": {"decode": {"tpsize": 1}}},
             ),
         )
+    ),
+    *(
+        Provoking(
+            "variable-value",
+            f"module path {value!r}",
+            base(p1={"pd_kv_transfer_config": {"kv_connector_module_path": value}}),
+            "p1",
+            "pd_kv_transfer_config.kv_connector_module_path",
+            value,
+            ("kv_connector_module_path", "p1", "leave it out"),
+        )
+        for value in ("", "  ", 5)
+    ),
+    Quiet(
+        "variable-value",
+        "a module path that is not given",
+        base(p1={"pd_kv_transfer_config": {"kv_connector_module_path": None}}),
     ),
     Quiet(
         "kv-transfer-key",
@@ -693,4 +987,4 @@ OTHERS: list[Provoking | Quiet] = [
     ),
 ]
 
-GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *IMAGES, *OPTIONS, *OTHERS]
+GIVEN: list[Provoking | Quiet] = [*ENVIRONMENT, *TRANSFER, *POOL, *POOL_ON_DISK, *IMAGES, *OPTIONS, *OTHERS]

@@ -23,8 +23,8 @@ YOURS = {"pd_model_path": "/models/m", "pd_served_model_name": "m", "pd_nic": "e
 SITE = {"pd_model_path", "pd_served_model_name", "pd_nic", "pd_cluster_name", "pd_proxy_port", "pd_image", "pd_runtime"}
 # Warnings that a recipe may leave; nothing else may be found.
 WARNED: dict[str, set[str]] = {
-    # Upstream measured them with more than one speculative token on prefill, and names a limit that is not read there.
-    "deepseek-v3.2-a3": {"speculative-tokens", "timeout-name"},
+    # Upstream measured them with more than one speculative token on prefill.
+    "deepseek-v3.2-a3": {"speculative-tokens"},
     "minimax-m2.5-a3": {"speculative-tokens"},
     # The pool's own service is not the engines'.
     "deepseek-v4-flash-memcache-a3": {"pool-not-started"},

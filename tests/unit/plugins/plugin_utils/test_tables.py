@@ -205,7 +205,39 @@ def test_default_kv_base(chips: int, kv_base: int) -> None:
     ],
 )
 def test_adxl_base(environment: dict[str, t.Any], first: int) -> None:
-    assert tables.adxl_base(environment) == first
+    assert tables.adxl_base(environment, _versions(mooncake="0.3.9")) == first
+
+
+@pytest.mark.parametrize(
+    ("mooncake", "environment", "expected"),
+    [
+        ("0.3.11.post1", {}, (15000, 17000, "MC_MIN_RPC_PORT")),
+        ("0.3.11.post1", {"MC_MIN_RPC_PORT": 36000, "MC_MAX_RPC_PORT": 36500}, (36000, 36500, "MC_MIN_RPC_PORT")),
+        ("0.3.11.post1", {"MC_MIN_PRC_PORT": 36000, "MC_MAX_PRC_PORT": 36500}, (36000, 36500, "MC_MIN_PRC_PORT")),
+        ("0.3.11.post1", {"MC_MAX_PRC_PORT": 16000, "MC_MAX_RPC_PORT": 18000}, (15000, 18000, "MC_MIN_RPC_PORT")),
+        (None, {"MC_MIN_PRC_PORT": 16000}, (16000, 17000, "MC_MIN_PRC_PORT")),
+        ("0.3.9", {"MC_MIN_RPC_PORT": 36000, "MC_MAX_RPC_PORT": 36500}, (15000, 17000, "MC_MIN_RPC_PORT")),
+        ("0.3.9", {"MC_MIN_PRC_PORT": 36000, "MC_MAX_PRC_PORT": 36500}, (36000, 36500, "MC_MIN_PRC_PORT")),
+        ("0.3.7.post2", {"MC_MAX_RPC_PORT": 20000, "MC_MAX_PRC_PORT": "18000"}, (15000, 18000, "MC_MIN_RPC_PORT")),
+    ],
+)
+def test_transfer_engine_ports(
+    mooncake: str | None, environment: dict[str, t.Any], expected: tuple[int, int, str]
+) -> None:
+    assert tables.transfer_engine_ports(environment, _versions(mooncake=mooncake)) == expected
+
+
+@pytest.mark.parametrize("version", ["v0.11.0", "v0.17.0", "v0.18.0", "v0.21.0", "v0.23.0", "main"])
+@pytest.mark.parametrize("connector", sorted(tables.TRANSPORTS))
+def test_the_name_that_no_release_reads_is_never_planned(version: str, connector: str) -> None:
+    """docs/differences.md promises it."""
+    names = tables.kv_release_timeout_names(tables.versions(version), connector)
+    assert names and "VLLM_MOONCAKE_CONNECTOR_TIMEOUT" not in names
+
+
+def test_mooncake_before_0_3_8_does_not_move_its_adxl_ports() -> None:
+    assert tables.adxl_base({"ASCEND_BASE_PORT": 40000}, _versions(mooncake="0.3.7.post2")) == 20000
+    assert tables.adxl_base({"ASCEND_BASE_PORT": 40000}, _versions(mooncake=None)) == 40000
 
 
 # Hardware -----------------------------------------------------------------------------------------------------------

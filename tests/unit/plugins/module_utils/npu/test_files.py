@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn_conf, versions
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu import answers, hccn, hccn_conf, versions
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.module_utils.npu.samples import DATA
 
 
@@ -105,7 +105,59 @@ def test_netmasks(mask: str, good: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-.-.-.-", "0.0.0.0", "192.0.2", "192.0.2.256", "192.0.2.01", "192.0.2.1,", "2001:db8::1", "\uff11.1.1.1"],
+    [
+        "127.0.0.1",
+        "224.0.0.1",
+        "0.1.2.3",
+        "240.0.0.1",
+        "255.255.255.255",
+        "",
+        "-.-.-.-",
+        "0.0.0.0",
+        "192.0.2",
+        "192.0.2.256",
+        "192.0.2.01",
+        "192.0.2.1,",
+        "2001:db8::1",
+        "\uff11.1.1.1",
+    ],
 )
 def test_what_is_no_address(text: str) -> None:
     assert not answers.is_address(text)
+
+
+@pytest.mark.parametrize(
+    ("ip", "mask", "good"),
+    [
+        ("10.86.1.80", "255.255.255.0", True),
+        ("10.86.1.0", "255.255.0.0", True),
+        ("10.86.1.255", "255.255.255.0", False),
+        ("10.86.1.0", "255.255.255.0", False),
+        ("10.86.1.1", "255.255.255.254", True),
+        ("10.86.1.1", "255.255.255.255", True),
+        ("127.0.0.1", "255.0.0.0", False),
+        ("224.0.0.1", "255.0.0.0", False),
+    ],
+)
+@pytest.mark.parametrize("query", ["ip", "vnic"])
+def test_an_address_that_no_chip_can_have_is_shown_and_never_good(ip: str, mask: str, good: bool, query: str) -> None:
+    """FAB-03."""
+    text = f"ipaddr:{ip}\nnetmask:{mask}\n"
+    if query == "vnic":
+        text = f"vnic link status: UP\nvnic ipaddr: {ip}\nvnic netmask: {mask}\n"
+    result = hccn.QUERIES[query](text, 0)
+    assert result["state"] == (answers.OK if good else answers.UNKNOWN)
+    assert result["ipaddr"] == ip
+
+
+@pytest.mark.parametrize("state", ["UP", "DOWN"])
+def test_a_vnic_without_lines_of_an_address_has_none(state: str) -> None:
+    result = hccn.parse_vnic(f"vnic link status: {state}\n")
+    assert result == {"state": "not_configured", "ipaddr": None, "link": state, "text": f"vnic link status: {state}"}
+
+
+def test_a_switch_of_tls_that_lost_its_digit_is_not_taken_for_a_missing_certificate() -> None:
+    line = "dev_id:0, tls switch[](0:disable, 1:enable), tls preconfigured[1](0:non-preset, 1:preset)"
+    result = hccn.parse_tls(f"{line}\nNo certificate found, please set certs firstly!\n", 0)
+    assert result["state"] == answers.UNKNOWN and "tls_switch" not in result
+    assert hccn.parse_tls("No certificate found, please set certs firstly!\n", 0)["state"] == answers.NOT_CONFIGURED

@@ -335,9 +335,34 @@ def no_vnic_address(case: Case, host: str) -> None:
     case.facts[host]["npu"]["chips"][str(CHIP)]["vnic"] = {"state": "not_configured"}
 
 
-@fault("chip-address", "unknown", chip=CHIP, hardware=("a3",))
+@fault("chip-address", chip=CHIP, hardware=("a3",), says=("cannot be read",))
 def vnic_address_not_read(case: Case, host: str) -> None:
+    """FAB-03: the tool was asked and has told none, so the chip was not pinged either."""
     unread(case, host, "vnic")
+
+
+@fault("chip-address", chip=CHIP, hardware=("a2",), says=("cannot be read",))
+def roce_address_garbled(case: Case, host: str) -> None:
+    """FAB-03"""
+    unread(case, host, "ip", "unknown")
+
+
+@fault("chip-address", "unknown", chip=CHIP, hardware=("a3",))
+def vnic_address_not_asked(case: Case, host: str) -> None:
+    unread(case, host, "vnic", "busy")
+
+
+@fault("chip-address", chip=CHIP, hardware=("a3",), says=("127.0.0.1", "none that a chip can have"))
+def loopback_vnic_address(case: Case, host: str) -> None:
+    """FAB-03"""
+    case.query(host, CHIP, "vnic")["ipaddr"] = "127.0.0.1"
+
+
+@fault("chip-address", chip=CHIP, hardware=("a2",), says=("10.86.1.255", "none that a chip can have"))
+def broadcast_roce_address(case: Case, host: str) -> None:
+    """FAB-03: as the parser hands it over."""
+    answer = {"state": "unknown", "text": "ipaddr:10.86.1.255", "ipaddr": "10.86.1.255", "netmask": "255.255.255.0"}
+    case.facts[host]["npu"]["chips"][str(CHIP)]["ip"] = answer
 
 
 @fault("address-unique", hardware=("a3",), says=("10.0.77.7",))
@@ -490,6 +515,30 @@ def host_cannot_be_reached(case: Case, host: str) -> None:
 @fault("ping", "warning", chip=CHIP, says=("33.33 %",))
 def chip_loses_packets(case: Case, host: str) -> None:
     fail_pings(case, lambda one: (host, CHIP) in ends(one), loss_percent=33.33, received=2)
+
+
+@fault("ping", "warning", chip=CHIP, hardware=("a3",), says=("every ping from chip 5", "33.33 %"))
+def chip_loses_what_it_sends(case: Case, host: str) -> None:
+    """Seen where a chip's sending half is sick: what others send to it arrives."""
+    fail_pings(case, lambda one: (one["from_host"], one["from_chip"]) == (host, CHIP), loss_percent=33.33, received=2)
+
+
+@fault("ping", chip=CHIP, hardware=("a3",), says=("every ping to chip 5",))
+def chip_receives_nothing(case: Case, host: str) -> None:
+    fail_pings(case, lambda one: (one["to_host"], one["to_chip"]) == (host, CHIP))
+
+
+@fault("ping", "warning", chip=CHIP, hardware=("a3",), says=("5 of 6 pings from and to chip 5",))
+def chip_loses_packets_now_and_then(case: Case, host: str) -> None:
+    of_chip = [one for one in (case.pings or {})["results"] if (host, CHIP) in ends(one)]
+    fail_pings(case, lambda one: one in of_chip[1:], loss_percent=33.33, received=2)
+
+
+@fault("ping-plane", chip=CHIP, hardware=("a3",), says=("every ping from chip 5", "0x1"))
+def chip_sends_over_a_wrong_plane(case: Case, host: str) -> None:
+    fail_pings(
+        case, lambda one: (one["from_host"], one["from_chip"]) == (host, CHIP), l1_plane=[0, 1, 0], average_us=10.0
+    )
 
 
 @fault("ping", "unknown")
@@ -696,6 +745,13 @@ def model_folder_missing(case: Case, host: str) -> None:
     """One verdict, not one more for the model's files."""
     case.host(host)["findings"].append(finding("path", MODEL, "pd_model_path"))
     case.host(host)["models"][MODEL] = {"state": "missing"}
+
+
+@fault("path")
+def model_file_missing(case: Case, host: str) -> None:
+    """One verdict, and the other host of the role, whose copy is whole, has none."""
+    case.host(host)["findings"].append(finding("path", f"{MODEL}/config.json", "pd_model_path"))
+    case.host(host)["models"][MODEL]["config_digest"] = None
 
 
 @fault("executable")

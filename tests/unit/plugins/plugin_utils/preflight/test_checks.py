@@ -8,7 +8,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import checks
+from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight import checks, matrix
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils.preflight.verdicts import Report, Verdict
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight import faults, fleets
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.preflight.faults import FAULTS, Fault
@@ -48,6 +48,47 @@ def test_one_fault_is_one_verdict(one: Fault, hardware: str) -> None:
     text = f"{verdict.message} {verdict.found} {verdict.fix}"
     assert [word for word in one.says if word not in text] == [], text
     texts_are_whole_in_both_languages(verdict)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chip_loses_what_it_sends",
+        "chip_receives_nothing",
+        "chip_loses_packets_now_and_then",
+        "chip_sends_over_a_wrong_plane",
+    ],
+)
+def test_one_sick_chip_marks_no_other(name: str) -> None:
+    case = fleets.good("a3")
+    next(one for one in FAULTS if one.name == name).apply(case, "d1")
+    report = case.judge()
+    verdict = only(report)
+    assert verdict.also == ()
+    marked = {(host, chip) for host, row in report.chips.items() for chip, sign in row.items() if sign != "ok"}
+    assert marked == {("d1", 5)}
+    assert {host for host, sign in report.cells[verdict.check].items() if sign != "ok"} == {"d1"}
+
+
+def test_every_chip_of_a_host_that_loses_what_it_sends_is_one_host() -> None:
+    case = fleets.good("a3")
+    for one in case.pings_where(lambda one: one["from_host"] == "d1" != one["to_host"]):
+        one.update(loss_percent=100.0, received=0, average_us=None)
+    verdict = only(case.judge())
+    assert (verdict.host, verdict.chip) == ("d1", None) and "every ping from d1" in verdict.message
+    assert {place.host for place in verdict.places} == {"d1"}
+
+
+def test_two_pairs_of_the_same_host_are_told_apart() -> None:
+    case = fleets.good("a3")
+    pairs = [{("d1", 1), ("p1", 1)}, {("d1", 2), ("p2", 2)}]
+    for one in case.pings_where(lambda one: faults.ends(one) in pairs):
+        one.update(loss_percent=100.0, received=0, average_us=None)
+    report = case.judge()
+    text = "\n".join(matrix.verdict_lines(report))
+    first, second = report.verdicts
+    assert f"the same: {second.host} chip {second.chip} and {second.also[0]}" in text
+    assert first.chip != second.chip
 
 
 def texts_are_whole_in_both_languages(verdict: Verdict) -> None:
@@ -137,6 +178,29 @@ def test_model_differs_within_its_role_only() -> None:
     assert said(case.judge()) == []
     case.host("d1")["models"][fleets.MODEL].update(count=162)
     assert only(case.judge()).check == "model-alike"
+
+
+def test_a_missing_file_of_a_model_marks_no_other_host() -> None:
+    case = fleets.good("a3")
+    next(one for one in FAULTS if one.name == "model_file_missing").apply(case, "p2")
+    report = case.judge()
+    assert said(report) == [("path", "error", "p2", None)]
+    assert report.blocked["model-alike"] == ["p2"]
+    assert report.cells["model-alike"] == dict.fromkeys(("p1", "d1", "d2"), "ok")
+    # What else is wrong with the copy is still said.
+    case.host("p2")["models"][fleets.MODEL].update(count=162)
+    assert ("model-alike", "error", "p2", None) in said(case.judge())
+
+
+def test_two_hosts_of_a_role_are_judged_by_the_copies_of_all() -> None:
+    case = fleets.good("a3")
+    case.host("p2")["models"][fleets.MODEL].update(index_digest="ff" * 32)
+    verdict = only(case.judge())
+    assert (verdict.host, verdict.also) == ("p2", ()) and "p1:" in verdict.fix
+    # Half of all hosts make no majority.
+    case.host("d2")["models"][fleets.MODEL].update(index_digest="ff" * 32)
+    assert [one.host for one in case.judge().verdicts] == ["p2", "d2"]
+    assert "no copy is in the majority" in case.judge().verdicts[0].message
 
 
 # Super pods (FAB-11) --------------------------------------------------------------------------------------------------

@@ -262,6 +262,15 @@ def test_two_places_are_two_explanations() -> None:
     assert sorted(edge for one in found for edge in one.edges) == sorted(bad)
 
 
+@pytest.mark.parametrize("end", [0, 1])
+def test_one_direction_of_a_place_and_what_is_bad_in_the_other(end: int) -> None:
+    tested = full_mesh("abcde")
+    bad = [edge for edge in tested if edge[end] == "c"]
+    bad.append(("a", "c") if end == 0 else ("c", "a"))
+    (only,) = blame.blame(tested, bad)
+    assert only.node == "c" and set(only.edges) == set(bad)
+
+
 def test_a_single_pair_blames_nobody() -> None:
     tested = full_mesh("abcd")
     (only,) = blame.blame(tested, [("a", "b")])

@@ -210,14 +210,17 @@ def test_chips_that_cannot_ping_do_not() -> None:
     case.facts["p1"]["npu"]["tools"]["hccn_tool"]["state"] = "tool_missing"
     case.facts["p2"]["npu"]["chips"]["5"]["vnic"] = {"state": "not_configured"}
     case.query("d1", 3, "vnic")["ipaddr"] = "-.-.-.-"
+    # Read, and of no chip: a subnet's broadcast address.
+    case.query("d1", 4, "vnic").update(state="unknown", ipaddr="10.0.2.255")
+    case.query("d1", 6, "vnic")["ipaddr"] = "224.0.0.1"
     del case.facts["d2"]
     plan = plan_for(case)
     assert set(plan.by_host) == {"p2", "d1"}
     ends = {end for end, _other in edges(plan)}
-    assert ("p2", 5) not in ends and ("d1", 3) not in ends
+    assert not {("p2", 5), ("d1", 3), ("d1", 4), ("d1", 6)} & ends
     assert [(one["why"], one["host"], one["chips"]) for one in plan.left_out] == [
         ("no_address", "p2", [5]),
-        ("no_address", "d1", [3]),
+        ("no_address", "d1", [3, 4, 6]),
     ]
 
 
