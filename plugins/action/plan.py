@@ -76,7 +76,9 @@ class ActionModule(ActionBase):
     ) -> dict[str, t.Any]:
         for name, option in (("plan_out", "out"), ("pd_query", "query")):
             if options[option] == "":
-                raise _Refused(f"{name} is empty, as a shell variable that is not set leaves it; give a value or leave it out")
+                raise _Refused(
+                    f"{name} is empty, as a shell variable that is not set leaves it; give a value or leave it out"
+                )
         options["rehearsal"] = _switch("pd_rehearsal", options["rehearsal"])
         missing = variables.missing_libraries()
         if missing:

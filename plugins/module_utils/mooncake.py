@@ -199,7 +199,7 @@ class InContainer:
         """Install in a container; with target commit it under that name."""
         prefix = settings["PD_PREFIX"]
         self._docker("rm", "--force", name)
-        words = ["run", "--name", name, "--network", "host", "--entrypoint", "bash", *self._volumes()]
+        words = ["run", "--name", name, "--network", "host", "--entrypoint", "env", *self._volumes()]
         words += ["--volume", f"{work}:{WORK_IN_CONTAINER}"]
         if prefix:
             words += ["--volume", f"{prefix}:{prefix}"]
@@ -209,10 +209,10 @@ class InContainer:
         words += ["--volume", f"{script}:{script}:ro"]
         # Distributions mark their Python as not for pip. An image is for what runs in it, and goes with it.
         inside = {**settings, "PD_WORK": WORK_IN_CONTAINER, "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-        for variable, value in inside.items():
-            words += ["--env", f"{variable}={value}"]
+        # By the command: what is given as the container's own environment would be the derived image's as well.
+        settled = [f"{variable}={value}" for variable, value in inside.items()]
         try:
-            code, out, err = self._docker(*words, self.image, script)
+            code, out, err = self._docker(*words, self.image, *settled, "bash", script)
             if code:
                 raise MooncakeError(
                     f"the installation in a container of {self.image} ended with code {code}:\n{tail(out + err)}"
@@ -234,7 +234,8 @@ class InContainer:
         env = dict(entry.split("=", 1) for entry in config.get("Env") or [] if "=" in entry)
         folders = [*library_path(python), *filter(None, [env.get("LD_LIBRARY_PATH", "")])]
         changes += ["--change", f"ENV LD_LIBRARY_PATH={':'.join(folders)}"]
-        changes += ["--change", f"ENTRYPOINT {json.dumps(config.get('Entrypoint') or [])}"]
+        # The container's own would stay where none were given; an empty word is none.
+        changes += ["--change", f"ENTRYPOINT {json.dumps(config.get('Entrypoint') or [''])}"]
         changes += ["--change", f"CMD {json.dumps(config.get('Cmd') or [])}"]
         code, _out, err = self._docker("commit", *changes, name, target)
         if code:

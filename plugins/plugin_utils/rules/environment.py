@@ -54,8 +54,8 @@ def addresses(context: Context) -> t.Iterator[Finding]:
         member = placement.member
         for name in _ADDRESSES:
             value = placement.processes[0].env.get(name)
-            if value is None or value == member.node_ip:
-                continue
+            if value is None or value == member.node_ip or (name == "MC_TCP_BIND_ADDRESS" and value == "0.0.0.0"):
+                continue  # a socket may be bound to every address; nobody is told this one
             variable = given_environment(context, placement, name)
             problem = _unusable(value)
             if problem is None and value != member.ansible_host:
