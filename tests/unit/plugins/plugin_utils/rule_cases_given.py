@@ -224,6 +224,7 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         clean=False,
     ),
     Quiet("environment-overrides", "what the plan does not set", _env(MC_TCP_BIND_ADDRESS=None)),
+    Quiet("address-of-another-host", "a socket on every address", _env(MC_TCP_BIND_ADDRESS="0.0.0.0")),
     Quiet(
         "address-of-another-host",
         "another card of the same host",
