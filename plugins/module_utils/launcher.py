@@ -1295,6 +1295,34 @@ def _run(unit_dir: str, log_dir: str) -> int:
     return code
 
 
+def never_started(unit: str) -> dict[str, t.Any]:
+    """The state of a unit that has none, but for how it ended."""
+    return {
+        "schema": SCHEMA,
+        "unit": unit,
+        "pid": 0,
+        "start_ticks": 0,
+        "boot_id": "",
+        "spec_sha256": "",
+        "started_at": None,
+        "processes": [],
+    }
+
+
+def _note_refusal(unit_dir: str, reason: str) -> None:
+    """Enter into the state why the unit is down: what a launcher says in a container only docker's log has.
+
+    What an earlier run has left behind is still told by the rest. The state of another launcher that runs is its own.
+    """
+    end = {"at": time.time(), "code": EXIT_REFUSED, "reason": reason}
+    with contextlib.suppress(SpecError, OSError):
+        lock = _take_lock(unit_dir)
+        before = read_state(unit_dir) or never_started(os.path.basename(unit_dir))
+        state = {**before, "phase": "ended", "reason": reason, "end": end}
+        write_atomically(os.path.join(unit_dir, STATE_FILE), json.dumps(state, indent=1).encode("ascii"))
+        os.close(lock)
+
+
 def main(arguments: t.Sequence[str] | None = None) -> int:
     """The script; returns the exit code."""
     import argparse  # see probe
@@ -1322,6 +1350,8 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
         return _run(unit_dir, log_dir)
     except SpecError as error:
         sys.stderr.write(f"launcher: {os.path.basename(unit_dir)}: refused: {error}\n")
+        if options.verb == "run":
+            _note_refusal(unit_dir, f"its launcher refused to start it: {error}")
         return EXIT_REFUSED
 
 

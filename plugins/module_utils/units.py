@@ -578,18 +578,8 @@ def note_stopped(site: Site, name: str) -> None:
     if not down_unasked(observed):
         return
     reason = f"stopped by order; before that: {why_down(observed)}"
-    never_started: State = {
-        "schema": launcher.SCHEMA,
-        "unit": name,
-        "pid": 0,
-        "start_ticks": 0,
-        "boot_id": "",
-        "spec_sha256": observed.sha256,
-        "started_at": None,
-        "processes": [],
-    }
     state = {
-        **(observed.state or never_started),
+        **(observed.state or launcher.never_started(name)),
         "phase": "ended",
         "reason": reason,
         "end": {"at": time.time(), "code": 0, "reason": reason},

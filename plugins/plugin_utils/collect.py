@@ -26,6 +26,8 @@ except ImportError:
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+)(?=[\s,\]}#]|$)")
 # Besides pd_* and what roles take, the planner falls back to this one.
 _EXTRA = ("ansible_host",)
+# Another spelling of a variable of ours is not ours, but has to be seen to be told.
+_OURS = re.compile("pd[-_]", re.IGNORECASE)
 
 
 def collect(hostvars: t.Any) -> dict[str, t.Any]:
@@ -97,7 +99,7 @@ def _variables(
     templated = None
     out = {}
     for name, value in raw.items():
-        if not (name.startswith("pd_") or name in _EXTRA or role_options.option(name)):
+        if not (_OURS.match(name) or name in _EXTRA or role_options.option(name)):
             if role_options.misspelt(name):
                 misspelt.setdefault(str(name), []).append(str(host))
             continue
@@ -106,7 +108,7 @@ def _variables(
             try:
                 out[str(name)] = plain(templated[name])
             except AnsibleError as problem:
-                if not (name.startswith("pd_") or name in _EXTRA):
+                if not (_OURS.match(name) or name in _EXTRA):
                     # An option of a role may hold what only its own task knows; where it is needed the role fails.
                     continue
                 broken.append({"host": str(host), "variable": str(name), "message": _reason(problem)})

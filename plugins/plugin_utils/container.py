@@ -73,6 +73,7 @@ def pool_container(cluster: Cluster) -> dict[str, t.Any]:
         "shm_size": cluster.hardware.shm_size,
         "ulimits": [],
         "capabilities": [],
+        "memory": "",
         "restart_policy": "unless-stopped",
     }
 

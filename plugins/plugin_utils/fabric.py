@@ -19,6 +19,7 @@ HOST_ROCE = "host_roce"
 LOCAL_COMM_RES = "ASCEND_LOCAL_COMM_RES"
 GLOBAL_RESOURCE_CONFIG = "ASCEND_GLOBAL_RESOURCE_CONFIG"
 ENDPOINT_KEY = "ascend_local_comm_res_path"
+HCCL_CARD = "HCCL_SOCKET_IFNAME"
 INTRA_ROCE = "HCCL_INTRA_ROCE_ENABLE"
 
 
@@ -94,6 +95,8 @@ def contradicts(name: str, value: str | None, planned: str | None) -> bool:
         return protocols(value) != protocols(planned)
     if name == LOCAL_COMM_RES and value is not None:
         return json_object(value) != json_object(planned)
+    if name == HCCL_CARD and value is not None:
+        return value.removeprefix("=") != planned  # HCCL's form for this very card, not each that begins so
     return value != planned
 
 

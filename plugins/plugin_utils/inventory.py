@@ -357,7 +357,10 @@ class _Reader:
         where: dict[str, list[str]] = collections.defaultdict(list)
         for host in self.planned_hosts:
             for name in self.hosts.get(host, {}):
-                if name.startswith("pd_") and name not in VARIABLES and name not in RUN_SWITCHES:
+                if name in VARIABLES or name in RUN_SWITCHES:
+                    continue
+                # In another spelling (pd-rehearsal, PD_NIC) it may also be somebody's own.
+                if name.startswith("pd_") or (re.match("pd[-_]", name.lower()) and _near_variable(name)):
                     where[name].append(host)
         for name, hosts in where.items():
             self._unknown(name, hosts[0], self.hosts[hosts[0]][name], f" (on {some(hosts)})" if len(hosts) > 1 else "")
@@ -928,7 +931,7 @@ def _meant_choice(variable: Variable, raw: t.Any) -> str | None:
 def _near_variable(name: str) -> str | None:
     """What a misspelt name was meant to be. All begin with pd_, so only the rest tells."""
     names = {known.removeprefix("pd_"): known for known in (*VARIABLES, *RUN_SWITCHES)}
-    near = difflib.get_close_matches(name.lower().removeprefix("pd_"), names, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(name.lower().replace("-", "_").removeprefix("pd_"), names, n=1, cutoff=0.75)
     return names[near[0]] if near else None
 
 

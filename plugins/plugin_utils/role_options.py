@@ -101,8 +101,9 @@ def findings(hosts: t.Mapping[str, t.Mapping[str, t.Any]], chips_per_node: int) 
     judged: dict[tuple[str, int], str | None] = {}
     for host, values in hosts.items():
         for name, value in values.items():
-            spec = None if name.startswith("pd_") or value is None else option(name)
-            if spec is None:
+            spec = None if name.startswith("pd_") else option(name)
+            # Nothing is no default: it goes before the role's.
+            if spec is None or (value is None and spec.get("default") is None):
                 continue
             # Values of group variables are one object for all their hosts.
             key = (name, id(value))
@@ -120,7 +121,10 @@ def _problem(name: str, spec: t.Mapping[str, t.Any], value: t.Any) -> str | None
     judged = {name: {key: entry for key, entry in spec.items() if key in ("type", "choices", "elements", "options")}}
     # Ansible makes a text of anything.
     is_text = spec.get("type", "str") in ("str", "path")
-    if not (is_text and isinstance(value, (dict, list))) and not _errors(judged, name, value):
+    # And a number of a truth value.
+    is_number = spec.get("type") in ("int", "float")
+    wrong = value is None or (is_text and isinstance(value, (dict, list))) or (is_number and isinstance(value, bool))
+    if not wrong and not _errors(judged, name, value):
         return _too_low(name, spec, value)
     if spec.get("choices") and spec.get("type") != "list":
         return f"must be one of {', '.join(map(str, spec['choices']))}"

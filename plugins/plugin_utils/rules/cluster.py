@@ -126,7 +126,9 @@ def _image_hardware(context: Context) -> Finding | None:
     suffix = label if tag is None else tag[1]
     # A site may add words of its own (patch1, openeuler); only those of a generation count.
     found = {_GENERATIONS[word] for word in re.split(r"[-_.]", suffix) if word in _GENERATIONS}
-    if found == {wanted} or (wanted == "a2" and not found):
+    if not found:  # a site may have a repository for each generation
+        found = {_GENERATIONS[word] for word in re.split(r"[-_.]", name) if word in _GENERATIONS}
+    if found == {wanted} or (not found and (wanted == "a2" or name != "vllm-ascend")):
         return None
     if not is_upstreams(name):
         # What the tags of other images mean is the site's to know.

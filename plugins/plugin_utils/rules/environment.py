@@ -70,7 +70,7 @@ def addresses(context: Context) -> t.Iterator[Finding]:
                     variable,
                     value,
                     f"{name} on {member.host} is set to {value!r}, while its pd_node_ip is {member.node_ip}; engines bind and "
-                    "advertise the former, and whether it is another address of this host, the plan cannot tell",
+                    f"advertise the former, {_whose(value, member.ansible_host)}",
                     f"leave {name} out, or set pd_node_ip to the address that the engines are to use",
                 )
             else:
@@ -107,6 +107,12 @@ def _holders(context: Context) -> dict[tuple[str, str | None], set[str]]:
         for name in _ADDRESSES:
             holders[name, placement.processes[0].env.get(name)].add(placement.host)
     return holders
+
+
+def _whose(value: str, ansible_host: str) -> str:
+    if value == ansible_host:
+        return "which is the address that Ansible reaches the host at"
+    return "and whether it is another address of this host, the plan cannot tell"
 
 
 def _unusable(value: str) -> str | None:

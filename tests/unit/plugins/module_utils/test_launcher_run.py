@@ -353,7 +353,7 @@ def test_refusals_are_one_line_and_exit_code_two(unit: Unit) -> None:
     assert f"{unit.logs} is no folder" in refusal(unit)
     assert unit.verb("check", "--log-dir", str(unit.logs)).returncode == 2
     assert unit.verb("check").returncode == 0
-    assert not (unit.dir / "state.json").exists()
+    assert unit.state()["processes"] == []
 
 
 def test_fab_01_a_container_without_its_mounted_files(unit: Unit, tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_fab_01_a_container_without_its_mounted_files(unit: Unit, tmp_path: Path
     assert f"{conf} in the container of pd-t is missing" in refusal(unit)
     conf.mkdir()
     assert f"{conf} in the container of pd-t is a folder" in refusal(unit)
-    assert not (unit.dir / "state.json").exists()
+    assert unit.state()["processes"] == []
     assert unit.verb("check").returncode == 0, "the host is not the container"
     conf.rmdir()
     conf.touch()
@@ -387,6 +387,24 @@ def test_img_03_nothing_to_preload_is_said(unit: Unit, tmp_path: Path) -> None:
         assert ("nothing is preloaded" in errors) is not there
         said = "".join(path.read_text() for path in unit.logs.glob("rank0*"))
         assert "preload=unset" in said or there
+
+
+def test_a_refusal_is_entered_into_the_state(unit: Unit) -> None:
+    """In a container nobody reads what a launcher prints; what an earlier run has left behind stays known."""
+    (unit.dir / "launch.json").write_text("{")
+    reason = refusal(unit).split("refused: ", 1)[1].strip()
+    state = unit.state()
+    assert (state["phase"], state["end"]["code"], state["processes"]) == ("ended", launcher.EXIT_REFUSED, [])
+    assert state["end"]["reason"] == state["reason"] == f"its launcher refused to start it: {reason}"
+    (unit.dir / "state.json").unlink()
+    process = unit.start(sh("rank0", FOREVER))
+    process.terminate()
+    unit.finish()
+    before = unit.state()
+    (unit.dir / "launch.json").write_text("{")
+    refusal(unit)
+    after = unit.state()
+    assert after["processes"] == before["processes"] and after["end"]["code"] == launcher.EXIT_REFUSED
 
 
 def test_a_second_launcher_is_refused_and_harms_nothing(unit: Unit) -> None:

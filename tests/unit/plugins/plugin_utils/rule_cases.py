@@ -573,6 +573,9 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
             ("preflight_gate", "of", ("error, warn, off", "did you mean off?")),
             ("hccn_overwrite", "perhaps", ("true or false",)),
             ("kv_pool_ready_timeout", [300], ("a whole number",)),
+            ("engine_ready_timeout", None, ("a whole number", "for its default")),
+            ("preflight_ping_budget", True, ("a whole number",)),
+            ("preflight_ping_mode", None, ("ring, rail",)),
             ("hccn_conf", [{"address": "192.0.2.80"}], ("must be a mapping", "physical id")),
             ("hccn_conf", {"0": {"address": "192.0.2.80"}}, ("chip 0: give at least address and netmask",)),
             ("hccn_conf", '{"0": {"address": "192.0.2.80"}}', ("chip 0: give at least address and netmask",)),
@@ -596,7 +599,7 @@ GROUPS_AND_INSTANCES: list[Provoking | Quiet] = [
         Quiet("variable-value", f"option of a role: {variables}", base(all=variables))
         for variables in (
             {"mooncake_method": "wheel", "mooncake_version": 0.3, "mooncake_jobs": "4", "mooncake_check": "no"},
-            {"preflight_gate": False, "preflight_ping_mode": None, "hccn_conf": {}},
+            {"preflight_gate": False, "hccn_conf": {}},
             {"hccn_conf": {"15": {"address": "192.0.2.80", "netmask": "255.255.255.0", "send_arp_status": 1}}},
             {"host_name": ["mine"], "image_of_mine": {}, "lock": "x"},
         )
@@ -631,7 +634,15 @@ VALUES: list[Provoking | Quiet] = [
         1,
         ("d-a", "did you mean pd_tp_size?"),
     ),
+    *(
+        # The run would go to the real hosts.
+        Provoking(
+            "unknown-variable", name, base(p1={name: "true"}), "p1", name, "true", ("did you mean pd_rehearsal?",)
+        )
+        for name in ("pd-rehearsal", "PD_REHEARSAL", "Pd_rehersal")
+    ),
     Quiet("unknown-variable", "other people's variables", base(all={"pdu_name": "x", "ansible_user": "root"})),
+    Quiet("unknown-variable", "other people's spelling", base(all={"PD_INSTANCE_COLOUR": "x", "pd-team": "y"})),
     Quiet("unknown-variable", "switches of a run", base(all={"pd_rehearsal": True, "pd_query": "findings"})),
     Provoking(
         "required-variable",

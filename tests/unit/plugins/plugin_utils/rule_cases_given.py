@@ -224,6 +224,7 @@ ENVIRONMENT: list[Provoking | Quiet] = [
         clean=False,
     ),
     Quiet("environment-overrides", "what the plan does not set", _env(MC_TCP_BIND_ADDRESS=None)),
+    Quiet("environment-overrides", "HCCL's word for this very card", _env(HCCL_SOCKET_IFNAME="=eth-data0")),
     Quiet("address-of-another-host", "a socket on every address", _env(MC_TCP_BIND_ADDRESS="0.0.0.0")),
     Quiet(
         "address-of-another-host",
@@ -749,6 +750,9 @@ IMAGES: list[Provoking | Quiet] = [
             "registry.example/team/pd:v1.2",
             "registry.example/team/pd:latest",
             "registry.example/team/pd-a2:prod-a3",
+            # A repository for each generation; a site's own build.
+            "registry.example/team/vllm-ascend-a3:v0.23.0",
+            "registry.example/team/vllm-ascend-patched:v0.23.0",
         )
     ),
     *(
