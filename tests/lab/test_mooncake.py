@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Role mooncake with a real container engine: another Mooncake below a prefix, and in a derived image."""
+"""Mooncake with a real container engine: another one below a prefix, and in a derived image; the KV pool's master."""
 
 from __future__ import annotations
 
@@ -15,11 +15,21 @@ import pytest
 from .conftest import IMAGE, Cluster, Deployed, Lab, inventory
 
 VERSION = "0.3.12"
-# The lab's image has no pip; the real one has.
+# The lab's image has neither pip nor a master; the real one has.
 BASE = "example/vllm-ascend:v0.23.0-a3"
 DERIVED = f"example/vllm-ascend-mooncake-{VERSION}:v0.23.0-a3"
 PREFIX = f"/opt/mooncake/{VERSION}"
 HOSTS = ("p1", "d1", "d2")
+POOL = "pd-pd-kv-pool"
+# What a run needs of the master: it takes connections. The real one is started by rehearsals.
+MASTER = """#!/usr/bin/env python3
+import socket, sys
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+server = socket.create_server((options["rpc_address"], int(options["port"])))
+print("master serves", flush=True)
+while True:
+    server.accept()[0].close()
+"""
 
 
 def write_wheel(folder: pathlib.Path) -> pathlib.Path:
@@ -47,10 +57,15 @@ def cluster(
     folder = tmp_path_factory.mktemp("mooncake")
     (pip,) = (pathlib.Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     lab.put(pip, "p1", "/tmp/pip.whl")
-    unpack = "python3 -m zipfile -e /pip.whl /usr/lib/python3/dist-packages"
+    (folder / "mooncake_master").write_text(MASTER, encoding="utf-8")
+    lab.put(folder / "mooncake_master", "p1", "/tmp/mooncake_master")
+    add = (
+        "python3 -m zipfile -e /in/pip.whl /usr/lib/python3/dist-packages; "
+        "cp /in/mooncake_master /usr/local/bin; chmod 0755 /usr/local/bin/mooncake_master"
+    )
     lab.sh(
         "p1",
-        f"docker run --name base -v /tmp/pip.whl:/pip.whl {IMAGE} {unpack}; docker commit base {BASE}; docker rm base; "
+        f"docker run --name base -v /tmp:/in:ro {IMAGE} sh -ec '{add}'; docker commit base {BASE}; docker rm base; "
         f"docker save -o /tmp/base.tar {BASE}; chmod a+r /tmp/base.tar",
     )
     # The same image everywhere, as from a registry.
@@ -112,3 +127,28 @@ def test_in_a_derived_image(lab: Lab, deployed: Deployed, cluster: tuple[Cluster
     (engine,) = lab.containers("d1").values()
     assert engine["Name"] == "/pd-pd-decode", "what it was installed in is gone"
     assert not [entry for entry in engine["Config"]["Env"] if entry.startswith(("PD_", "PIP_"))]
+
+
+def test_the_kv_pools_master(lab: Lab, deployed: Deployed, cluster: tuple[Cluster, dict[str, t.Any]]) -> None:
+    """It is up before engines; an image without it is said to be without it, and harms none that serve."""
+    installing, _wheel = cluster
+    pooled = inventory(lab, image_archive="", pd_kv_pool={"backend": "mooncake"}, pd_image=BASE)
+    pooled["all"]["children"]["kv_pool"] = {"hosts": {"p1": {}}}
+    one = Cluster(lab, installing.folder / "pooled", pooled)
+    one.site()
+    master = lab.containers("p1")[POOL]
+    assert master["State"]["Running"] and master["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    assert "kv pool" in one.run("status.yml").stdout and lab.complete(deployed.url)
+    assert one.site().changed() == {}
+    before = lab.ids("d1", "d2")
+    lab.sh("p1", f"docker rm -f {POOL}")
+    repair = one.site()
+    assert set(repair.changed()) == {"p1"} and lab.ids("d1", "d2") == before
+
+    lab.sh("p1", f"docker rm -f {POOL}")
+    refused = one.run("site.yml", pd_image=IMAGE)
+    assert "its launcher refused to start it: process master: command mooncake_master not found" in refused.stdout
+    assert refused.rc != 0 and lab.ids("d1", "d2") == before
+    status = one.run("status.yml", pd_image=IMAGE)
+    assert status.rc != 0 and "command mooncake_master not found" in status.failures()["p1"]
+    lab.sh("p1", f"docker rm -f {POOL}")
