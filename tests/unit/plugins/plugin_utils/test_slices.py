@@ -367,3 +367,15 @@ def test_slices_hold_the_very_words_of_the_plan() -> None:
         unit = next(u for u in made[placement["host"]]["units"] if u["instance"] == placement["instance"])
         assert [p["argv"] for p in processes(unit)] == [p["argv"] for p in placement["processes"]]
         assert [p["env"] for p in processes(unit)] == [p["env"] for p in placement["processes"]]
+
+
+def test_containers_of_all_kinds_have_every_setting() -> None:
+    """Role unit asks for each of them."""
+    pool = base(groups={"kv_pool": {"hosts": ["p1"], "children": {}}}, all={"pd_kv_pool": {"backend": "mooncake"}})
+    made = slices_of(pool)["p1"]
+    kinds = {key: [set(unit["container"]) for unit in made[key]] for key in slices.UNIT_KEYS}
+    assert all(kinds.values())
+    ((first, *others), *rest) = kinds.values()
+    assert all(settings == first for settings in [*others, *(one for kind in rest for one in kind)])
+    asked = Path(slices.__file__).parents[2] / "roles/unit/tasks/docker.yml"
+    assert set(re.findall(r"__unit_container\.(\w+)", asked.read_text(encoding="utf-8"))) <= first
