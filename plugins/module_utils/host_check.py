@@ -117,7 +117,7 @@ def check_executables(
         if launcher.find_command(command, path, "/") is None:
             where = "" if "/" in name else f" in PATH={path}"
             message = f"{name} is no command{where}" + (f"; needed for {entry['why']}" if entry["why"] else "")
-            fix = f"install it, or set {entry['variable']}" if entry["variable"] else "install it"
+            fix = f"install it, or correct {entry['variable']}" if entry["variable"] else "install it"
             found.append(finding("executable", entry["variable"], name, message, fix))
     return found
 

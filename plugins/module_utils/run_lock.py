@@ -98,8 +98,11 @@ def answer(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         else:
             wanted = new_holder(params["owner"] or UNKNOWN, params["run_id"], params["verb"])
             outcome = take(site, wanted, params["max_age_seconds"], params["force"], params["ended_run"], write)
-    except (sites.UnitError, OSError) as error:
+    except sites.UnitError as error:
         return {"failed": True, "msg": str(error)}
+    except OSError as error:
+        said = f"the run's lock cannot be kept at {error.filename}: {error.strerror}"
+        return {"failed": True, "msg": f"{said}. Fix: let this user write there, or remove what is in the way"}
     now = time.time()
     holder = None if outcome.holder is None else outcome.holder.report(now)
     result = {"changed": False, "action": outcome.action, "holder": holder}

@@ -89,8 +89,11 @@ NPU_SMI_ELSEWHERE = "/usr/local/sbin/npu-smi"
 
 
 def source_on(root: str, path: str) -> str:
-    """What a container mounts where the plan says *path*: drivers put npu-smi into one of two folders."""
-    if path == NPU_SMI and not os.path.exists(under(root, path)) and os.path.isfile(under(root, NPU_SMI_ELSEWHERE)):
+    """What a container mounts where the plan says *path*: drivers put npu-smi into one of two folders.
+
+    In the other there may be a folder of that name, which docker has made for an earlier mount.
+    """
+    if path == NPU_SMI and not os.path.isfile(under(root, path)) and os.path.isfile(under(root, NPU_SMI_ELSEWHERE)):
         return NPU_SMI_ELSEWHERE
     return path
 

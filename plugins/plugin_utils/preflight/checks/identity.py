@@ -183,9 +183,13 @@ def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int
                 values[Place(host, chip)] = number
             else:
                 answers[chip] = answer
-        told = {} if complain else {chip: one for chip, one in answers.items() if one.number("super_pod_id") is None}
+        # npu-smi says that there is no tool to ask; super-pod, that nothing of this chip can be read.
+        told = {
+            chip
+            for chip, one in answers.items()
+            if one.state == "tool_missing" or (not complain and one.number("super_pod_id") is None)
+        }
         if told:
-            # super-pod says that nothing of this chip can be read.
             say.blocked(host)
         _spod_unread(say, host, chips, {chip: one for chip, one in answers.items() if chip not in told})
     return values

@@ -72,6 +72,9 @@ def npu_smi_missing(case: Case, host: str) -> None:
     """DEV-05: the tool is in neither of both places."""
     case.facts[host]["npu"]["tools"]["npu_smi"] = {"path": None, "state": "tool_missing"}
     case.facts[host]["npu"]["npu_smi"] = {"state": "tool_missing", "chips": {}}
+    for chip in case.facts[host]["npu"]["chips"].values():
+        if "spod" in chip:
+            chip["spod"] = {"state": "tool_missing", "text": "npu-smi is in neither place"}
 
 
 @fault("npu-smi", says=("-8020", "another container"))
