@@ -156,7 +156,9 @@ def ask_the_host(kept: store.Store, root: Path, **variables: Any) -> Action:
 
 
 def test_a_host_is_asked_without_a_module(kept: store.Store, tmp_path: Path) -> None:
-    action = ask_the_host(kept, tmp_path, ansible_python_interpreter=sys.executable)
+    python = tmp_path / "python3"  # by a path without blanks: one with them may be a command and its words
+    python.symlink_to(sys.executable)
+    action = ask_the_host(kept, tmp_path, ansible_python_interpreter=str(python))
     assert (len(action.commands), action.modules) == (1, [])
     listening = kept.read("listen", "p1")
     assert [one["port"] for one in listening["bound"]] == [20997] and listening["python"]
