@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Every rule speaks where it should, names what it must, and keeps quiet next to it (rule_cases.py)."""
+"""Every rule speaks where it should, names what it must, and keeps quiet next to it (rule_cases)."""
 
 from __future__ import annotations
 

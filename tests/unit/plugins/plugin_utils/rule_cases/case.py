@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""The two kinds of cases that rule_cases.py is made of."""
+"""The two kinds of cases."""
 
 from __future__ import annotations
 

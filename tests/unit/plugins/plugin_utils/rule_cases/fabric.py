@@ -1,34 +1,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the ascend.pd_serving contributors
-"""Cases of the rules about a5 hosts, D2RH, transfer priority and the names of the KV release limit."""
+"""Cases about the fabrics of a5 and Host RoCE."""
 
 from __future__ import annotations
 
-import json
-
-from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_case import Provoking, Quiet
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases.blocks import (
+    COMMON,
+    GLOBAL,
+    PROTOCOL,
+    protocol,
+    resources,
+    with_env,
+)
+from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases.case import Provoking, Quiet
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.support import (
     Variables,
     a5,
     base,
-    d2rh,
     host_roce,
     roce,
 )
-
-GLOBAL = "ASCEND_GLOBAL_RESOURCE_CONFIG"
-PROTOCOL = "comm_resource_config.protocol_desc"
-QOS = "comm_resource_config.qos"
-LAYERWISE = "MooncakeLayerwiseConnector"
-D2RH = "MooncakeD2RHConnectorV1"
-
-
-def resources(value: object, layer: str = "pd_engine_env_common") -> Variables:
-    return {layer: {GLOBAL: value}}
-
-
-def protocol(value: object) -> str:
-    return json.dumps({PROTOCOL: value})
 
 
 def folder(path: object) -> Variables:
@@ -362,232 +353,26 @@ HOST_ROCE: list[Provoking | Quiet] = [
     Quiet("mapped-chips-privileged", "all of them", a5(p1={"pd_mapped_chips": list(range(8))})),
 ]
 
-STAGED: list[Provoking | Quiet] = [
-    Quiet("d2rh-not-validated", "as upstream has it", d2rh()),
+AS_GIVEN: list[Provoking | Quiet] = [
     Provoking(
-        "d2rh-not-validated",
-        "a version before it",
-        d2rh(all={"pd_vllm_ascend_version": "v0.11.0", "pd_hixl_version": "9.1.0"}),
-        "all",
-        "pd_connector",
-        D2RH,
-        ("pd_vllm_ascend_version v0.11.0", "0.23 or newer", "use an image"),
-        severity="warning",
-        alone=False,
+        "roce-address-twice",
+        "a copied block is one finding",
+        host_roce(d1={"pd_roce_addresses": roce("p1")}),
+        "d1",
+        "pd_roce_addresses",
+        "198.51.100.10",
+        ("chip 0 on p1", "chip 0 on d1", "7 more"),
     ),
     Provoking(
-        "d2rh-not-validated",
-        "another fabric",
-        d2rh(all={"pd_fabric": "ubg"}),
-        "all",
-        "pd_connector",
-        D2RH,
-        ("ubg", "uboe", "850E"),
-        severity="warning",
-    ),
-    Provoking(
-        "d2rh-not-validated",
-        "another model and other sizes",
-        d2rh(all={"pd_model_path": "/models/Qwen3-235B", "pd_dp_size": 2, "pd_tp_size": 2}),
-        "all",
-        "pd_connector",
-        D2RH,
-        ("Qwen3-235B", "DeepSeek-V4-Flash", "DP2 TP2", "DP4 TP1"),
-        severity="warning",
-    ),
-    Provoking(
-        "d2rh-not-validated",
-        "other hardware",
-        d2rh(all={"pd_hardware": "a3", "pd_fabric": "ub"}),
-        "all",
-        "pd_connector",
-        D2RH,
-        ("a3",),
-        severity="warning",
-    ),
-    Provoking(
-        "d2rh-dp-mode",
-        "one API server per rank",
-        d2rh(d1={"pd_dp_mode": "external"}),
-        "decode",
-        "pd_dp_mode",
-        "external",
-        ("launch_online_dp.py", "pd_dp_mode: internal"),
-    ),
-    Provoking(
-        "upstream-launcher",
-        "D2RH under launch_online_dp.py",
-        d2rh(all={"pd_engine_launcher": "upstream"}),
+        "resource-config",
+        "one level too deep",
+        with_env(ASCEND_GLOBAL_RESOURCE_CONFIG={"comm_resource_config": {"protocol_desc": ["hccs:device"]}}),
         "p1",
-        "pd_engine_launcher",
-        "upstream",
-        ("launch_online_dp.py", "internal"),
-    ),
-    Provoking(
-        "d2rh-host-memory",
-        "more than the host has",
-        d2rh(d1={"pd_host_memory_gib": 192}),
-        "d1",
-        "pd_host_memory_gib",
-        192,
-        ("4 local ranks x 1 workers x 50 GiB", "200 GiB", "192 GiB", "8 GiB too little"),
-    ),
-    Provoking(
-        "d2rh-host-memory",
-        "more than the container may have",
-        d2rh(all={"pd_container_memory_gib": 128}),
-        "d1",
-        "pd_container_memory_gib",
-        128,
-        ("200 GiB", "128 GiB", "container"),
-    ),
-    Provoking(
-        "d2rh-host-memory",
-        "hardly anything left",
-        d2rh(d1={"pd_host_memory_gib": 210}),
-        "d1",
-        "pd_host_memory_gib",
-        210,
-        ("leaves 10 GiB",),
+        f"{COMMON}.ASCEND_GLOBAL_RESOURCE_CONFIG",
+        '{"comm_resource_config":{"protocol_desc":["hccs:device"]}}',
+        ("flat", "comm_resource_config.protocol_desc"),
         severity="warning",
-    ),
-    Provoking(
-        "d2rh-host-memory",
-        "nobody knows how much",
-        d2rh(all={"pd_kv_cache_gib": None}),
-        "d1",
-        "pd_kv_cache_gib",
-        None,
-        ("4 local ranks", "Available KV cache memory"),
-        severity="warning",
-    ),
-    Provoking(
-        "d2rh-host-memory",
-        "by the engine's own option",
-        d2rh(
-            all={"pd_kv_cache_gib": None},
-            d1={"pd_host_memory_gib": 100, "pd_engine_args": {"kv-cache-memory-bytes": "30G"}},
-        ),
-        "d1",
-        "pd_host_memory_gib",
-        100,
-        ("--kv-cache-memory-bytes", "120 GiB", "20 GiB too little"),
-    ),
-    Quiet("d2rh-host-memory", "prefill pins nothing", d2rh(p1={"pd_host_memory_gib": 1})),
-    Quiet("d2rh-host-memory", "another connector", a5(all={"pd_kv_cache_gib": 50, "pd_host_memory_gib": 10})),
-    Provoking(
-        "d2rh-capacity",
-        "less device memory for decode",
-        d2rh(d1={"pd_engine_args": {"gpu-memory-utilization": 0.8}}),
-        "d1",
-        "pd_engine_args.gpu-memory-utilization",
-        0.8,
-        ("0.8", "0.9", "host memory", "request"),
-        severity="warning",
-    ),
-    Quiet("d2rh-capacity", "the validated one", d2rh(d1={"pd_engine_args": {"gpu-memory-utilization": "0.90"}})),
-    Quiet("d2rh-capacity", "prefill", d2rh(p1={"pd_engine_args": {"gpu-memory-utilization": 0.8}})),
-]
-
-PRIORITY_AND_LIMIT: list[Provoking | Quiet] = [
-    Provoking(
-        "qos-unsupported",
-        "D2RH",
-        d2rh(d1={"pd_qos_priority": 2}),
-        "decode",
-        "pd_qos_priority",
-        2,
-        (D2RH, "MooncakeHybridConnector"),
-    ),
-    Provoking(
-        "qos-unsupported",
-        "D2RH, in the settings",
-        d2rh(d1={"pd_kv_transfer_config": {"kv_connector_extra_config": {"qos_priority": 2}}}),
-        "decode",
-        "pd_kv_transfer_config.kv_connector_extra_config.qos_priority",
-        2,
-        (D2RH,),
-    ),
-    *(
-        Provoking(
-            "qos-unsupported",
-            f"{version} on {scope}",
-            base(all={"pd_vllm_ascend_version": version}, **{scope: {"pd_qos_priority": 2}}),
-            instance,
-            "pd_qos_priority",
-            2,
-            (version, "0.23", "newer"),
-            severity="warning",
-            # Names of the KV release limit and reserved ranges differ too.
-            alone=False,
-        )
-        for version in ("v0.11.0", "v0.22.1rc1")
-        for scope, instance in (("decode", "d-a"), ("prefill", "p-a"))
-    ),
-    Quiet(
-        "qos-unsupported",
-        "a version that is not known",
-        base(all={"pd_vllm_ascend_version": "main"}, decode={"pd_qos_priority": 2}),
-        clean=False,
-    ),
-    Quiet("qos-unsupported", "the first that has it", base(decode={"pd_qos_priority": 2})),
-    Provoking(
-        "qos-on-passive-side",
-        "in the settings of prefill",
-        base(prefill={"pd_kv_transfer_config": {"kv_connector_extra_config": {"qos_priority": 3}}}),
-        "p-a",
-        "pd_kv_transfer_config.kv_connector_extra_config.qos_priority",
-        3,
-        ("prefill", "decode"),
-        severity="warning",
-    ),
-    Provoking(
-        "qos-replaced",
-        "by the default of 1",
-        base(decode=resources({QOS: 4}, "pd_engine_env")),
-        "d1",
-        f"pd_engine_env.{GLOBAL}",
-        4,
-        (QOS, "writes 1 over it", "pd_qos_priority"),
-        severity="warning",
-    ),
-    Provoking(
-        "qos-replaced",
-        "by a given one",
-        base(all=resources({QOS: 4}), decode={"pd_qos_priority": 0}),
-        "d1",
-        f"pd_engine_env_common.{GLOBAL}",
-        4,
-        ("writes 0 over it",),
-        severity="warning",
-    ),
-    Quiet("qos-replaced", "they agree", base(all={**resources({QOS: 2}), "pd_qos_priority": 2})),
-    Quiet("qos-replaced", "a connector that writes none", d2rh(all=resources({QOS: 4})), clean=False),
-    Provoking(
-        "timeout-name",
-        "the NIXL name on a release that does not read it",
-        base(prefill={"pd_engine_env": {"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "300000"}}),
-        "p1",
-        "pd_engine_env.VLLM_NIXL_ABORT_REQUEST_TIMEOUT",
-        "300000",
-        ("v0.23.0", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", "pd_kv_release_timeout"),
-        severity="warning",
-    ),
-    Quiet(
-        "timeout-name",
-        "the name that is read",
-        base(prefill={"pd_engine_env": {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "1800"}}),
-        clean=False,
-    ),
-    Provoking(
-        "kv-release-timeout",
-        "under the guide's older name",
-        base(prefill={"pd_engine_env": {"VLLM_MOONCAKE_CONNECTOR_TIMEOUT": "10"}}),
-        "p1",
-        "pd_engine_env.VLLM_MOONCAKE_CONNECTOR_TIMEOUT",
-        "10",
-        ("60",),
     ),
 ]
 
-A5: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *STAGED, *PRIORITY_AND_LIMIT]
+CASES: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *AS_GIVEN]
