@@ -404,7 +404,7 @@ OPTIONS: list[Provoking | Quiet] = [
     ),
 ]
 
-OPTIONS_GIVEN: list[Provoking | Quiet] = [
+OPTIONS_BY_HAND: list[Provoking | Quiet] = [
     *(
         Provoking(
             "option-value",
@@ -506,4 +506,4 @@ CACHE_TYPES: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*OPTIONS, *OPTIONS_GIVEN, *CACHE_TYPES]
+CASES: list[Provoking | Quiet] = [*OPTIONS, *OPTIONS_BY_HAND, *CACHE_TYPES]

@@ -353,7 +353,7 @@ HOST_ROCE: list[Provoking | Quiet] = [
     Quiet("mapped-chips-privileged", "all of them", a5(p1={"pd_mapped_chips": list(range(8))})),
 ]
 
-AS_GIVEN: list[Provoking | Quiet] = [
+ONE_FINDING_EACH: list[Provoking | Quiet] = [
     Provoking(
         "roce-address-twice",
         "a copied block is one finding",
@@ -375,4 +375,4 @@ AS_GIVEN: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *AS_GIVEN]
+CASES: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *ONE_FINDING_EACH]

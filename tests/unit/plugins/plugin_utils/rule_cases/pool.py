@@ -416,7 +416,7 @@ POOL_ON_DISK: list[Provoking | Quiet] = [
     Quiet("pool-protocol", "the planned one", base(groups=POOL_HOST, all=_protocol("device_sdma"))),
 ]
 
-POOL_GIVEN: list[Provoking | Quiet] = [
+POOL_BY_HAND: list[Provoking | Quiet] = [
     *(
         Provoking(
             "pool-unknown-setting",
@@ -550,4 +550,4 @@ POOL_GIVEN: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*POOL, *POOL_ON_DISK, *POOL_GIVEN]
+CASES: list[Provoking | Quiet] = [*POOL, *POOL_ON_DISK, *POOL_BY_HAND]
