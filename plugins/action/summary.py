@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
                 missing = instance["ranks"] - (state["ready"] if state else 0)
                 left_out = [host for host in instance["hosts"] if state is None or host not in state["hosts"]]
                 where = f", on {inventory.some(left_out)}" if left_out else ""
-                skipped.append(f"{report.count(missing, 'rank')} of {instance['name']}{where}")
+                skipped.append(f"{inventory.count(missing, 'rank')} of {instance['name']}{where}")
         verified = options["verified"] if options["verified"].get("requests") else None
         if verified is None:
             skipped.append("completions through the proxy")

@@ -954,6 +954,11 @@ def some(names: t.Sequence[str]) -> str:
     return ", ".join(map(str, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def count(number: int, noun: str) -> str:
+    """1 host, 2 hosts."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def _short(value: t.Any, name: str) -> str:
     """A value of this variable for a message: cut only after its secrets have been masked."""
     text = repr(masking.masked(value, name))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .inventory import count
 from .model import Cluster, Finding, Instance, Member, Placement, Process
 
 
@@ -152,7 +153,8 @@ def _too_few_chips(instance: Instance, member: Member, local: int) -> Finding:
         )
     else:
         message = (
-            f"{local} ranks of instance {instance.name} take {product} chips ({local} x {sizes} {instance.rank_width}), "
+            f"{count(local, 'rank')} of instance {instance.name} {'take' if local > 1 else 'takes'} {product} chips "
+            f"({local} x {sizes} {instance.rank_width}), "
             f"but {member.host} gives it {len(member.chips)}"
         )
     return Finding(
@@ -170,8 +172,11 @@ def _does_not_fit(instance: Instance, given: dict[str, int], capacity: dict[str,
     hosts = len(instance.hosts)
     product = instance.dp_size * instance.rank_width
     if instance.dp_size < hosts:
-        message = f"instance {instance.name} has {hosts} hosts but only {instance.dp_size} ranks; a host would be left without"
-        fix = f"take {hosts - instance.dp_size} hosts out of the instance or raise pd_dp_size"
+        message = (
+            f"instance {instance.name} has {hosts} hosts but only {count(instance.dp_size, 'rank')}; "
+            "a host would be left without"
+        )
+        fix = f"take {count(hosts - instance.dp_size, 'host')} out of the instance or raise pd_dp_size"
     elif given:
         message = (
             f"the {instance.dp_size} ranks of instance {instance.name} cannot be completed beside the given pd_dp_size_local "
@@ -182,8 +187,8 @@ def _does_not_fit(instance: Instance, given: dict[str, int], capacity: dict[str,
     else:
         chips = sum(len(member.chips) for member in instance.members)
         message = (
-            f"instance {instance.name} needs {product} chips ({instance.dp_size} ranks x {instance.rank_width}), but its "
-            f"{hosts} host{'s give' if hosts > 1 else ' gives'} {chips}"
+            f"instance {instance.name} needs {product} chips ({count(instance.dp_size, 'rank')} x {instance.rank_width}), but its "
+            f"{count(hosts, 'host')} {'give' if hosts > 1 else 'gives'} {chips}"
         )
         fix = "lower pd_dp_size or the width of a rank, or add hosts or chips to the instance"
     first = instance.members[0]

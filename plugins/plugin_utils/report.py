@@ -12,7 +12,7 @@ import typing as t
 import urllib.parse
 
 from .fabric import is_a5
-from .inventory import some
+from .inventory import count, some
 from .model import ROLES, Finding, Placement
 from .planner import Plan
 
@@ -35,10 +35,6 @@ def span(numbers: t.Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def plan_lines(plan: Plan) -> list[str]:

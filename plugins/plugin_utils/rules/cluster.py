@@ -93,7 +93,22 @@ def image(context: Context) -> t.Iterator[Finding]:
             cluster.image,
             f"{_why_no_version(name, label)}; it is taken for {cluster.versions.vllm_ascend}, from which ports and names of options "
             "follow, and every known name of the KV release timeout is set",
-            f"set pd_vllm_ascend_version to the release that this image was built from{_perhaps(label)}",
+            "set pd_vllm_ascend_version to the release that this image was built from"
+            + (f" ({perhaps}, if its tag means that one)" if (perhaps := _perhaps(label)) else ""),
+        )
+    elif (
+        "pd_image" in cluster.given
+        and image_tag(cluster.image) is None
+        and _perhaps(label) not in (None, cluster.versions.vllm_ascend)
+    ):
+        yield warning(
+            "image-version",
+            "all",
+            "pd_vllm_ascend_version",
+            cluster.versions.vllm_ascend,
+            f"pd_vllm_ascend_version is {cluster.versions.vllm_ascend}, while the tag of pd_image {cluster.image} has the name of "
+            f"{_perhaps(label)}, if it counts vLLM-Ascend's releases",
+            "see that pd_vllm_ascend_version is the release that this image was built from",
         )
     elif "pd_image" not in cluster.given and (release := tables.release_of(cluster.versions.vllm_ascend)) is not None:
         yield warning(
@@ -114,10 +129,10 @@ def _why_no_version(name: str, label: str) -> str:
     return f"the tag {label} of pd_image tells no version{other}"
 
 
-def _perhaps(label: str) -> str:
+def _perhaps(label: str) -> str | None:
     """The version that a tag of an image of another name may well mean."""
     tag = image_tag(f"vllm-ascend:{label}")
-    return f" ({tag[0]}, if its tag means that one)" if tag and tables.versions(tag[0]).known else ""
+    return tag[0] if tag and tables.versions(tag[0]).known else None
 
 
 def _image_hardware(context: Context) -> Finding | None:
@@ -126,7 +141,8 @@ def _image_hardware(context: Context) -> Finding | None:
     suffix = label if tag is None else tag[1]
     # A site may add words of its own (patch1, openeuler); only those of a generation count.
     found = {_GENERATIONS[word] for word in re.split(r"[-_.]", suffix) if word in _GENERATIONS}
-    if not found:  # a site may have a repository for each generation
+    by_name = not found
+    if by_name:  # a site may have a repository for each generation
         found = {_GENERATIONS[word] for word in re.split(r"[-_.]", name) if word in _GENERATIONS}
     if found == {wanted} or (not found and (wanted == "a2" or name != "vllm-ascend")):
         return None
@@ -139,7 +155,7 @@ def _image_hardware(context: Context) -> Finding | None:
             "all",
             "pd_image",
             cluster.image,
-            f"the tag {label} of {cluster.image} speaks of {', '.join(sorted(found))}, but pd_hardware is {wanted}",
+            f"{'the name' if by_name else f'the tag {label}'} of {cluster.image} speaks of {', '.join(sorted(found))}, but pd_hardware is {wanted}",
             f"see that this image was built for {wanted}",
         )
     # Upstream's branches have the suffixes of its releases. Any other tag without one is somebody's own.
@@ -149,14 +165,12 @@ def _image_hardware(context: Context) -> Finding | None:
     expected = "-".join(filter(None, (version, cluster.hardware.image_suffix)))
     built_for = " (the a2 build)" if not found and suffix in ("", "openeuler", label) else ""
     about = f"its suffix is {suffix or 'empty'}" if tag is not None else f"it is {label}"
-    return error(
-        "image-hardware",
-        "all",
-        "pd_image",
-        cluster.image,
-        f"the tag of {cluster.image} is not for pd_hardware {wanted}: {about}{built_for}",
-        f"use the tag {expected} (or {expected}-openeuler)",
-    )
+    fault = f"the tag of {cluster.image} is not for pd_hardware {wanted}: {about}{built_for}"
+    fix = f"use the tag {expected} (or {expected}-openeuler)"
+    if by_name and found:
+        fault = f"{cluster.image} is not for pd_hardware {wanted}: its name speaks of {', '.join(sorted(found))}"
+        fix = f"use an image that was built for {wanted}; upstream's is {tables.default_image(version, cluster.hardware.image_suffix)}"
+    return error("image-hardware", "all", "pd_image", cluster.image, fault, fix)
 
 
 def plain_connector(context: Context) -> t.Iterator[Finding]:

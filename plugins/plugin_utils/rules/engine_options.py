@@ -514,6 +514,22 @@ def common_api_key(context: Context) -> t.Iterator[Finding]:
             return
 
 
+def empty_api_keys(context: Context) -> t.Iterator[Finding]:
+    """vLLM drops empty keys and asks for none when no other is left."""
+    for placement, variable, layer in _layers(context):
+        for name, raw in layer.items():
+            words = raw if isinstance(raw, (list, tuple)) else [raw]
+            if canonical(name, raw) == "api-key" and "" in words:
+                yield error(
+                    "option-value",
+                    placement.host,
+                    f"{variable}.{name}",
+                    raw,
+                    f"--{name} has an empty key, which vLLM drops; without another one everybody may ask these engines",
+                    "give the key (does the template or lookup that should tell it find it?), or null to drop the option",
+                )
+
+
 def _size(value: t.Any) -> int | None:
     """A positive whole number, also as text."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
@@ -546,5 +562,6 @@ RULES = (
     recompute_scheduler,
     dead_keys,
     common_api_key,
+    empty_api_keys,
     expert_parallel_back_to_back,
 )

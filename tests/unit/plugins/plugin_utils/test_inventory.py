@@ -398,3 +398,8 @@ def test_a_host_without_any_variable() -> None:
     source = base(groups={"decode": {"hosts": [], "children": {"d-a": ["d1", "empty"]}}})
     plan = planned(source)
     assert ("empty", "pd_node_ip") in {(finding.host, finding.variable) for finding in plan.errors}
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
+def test_count(number: int, text: str) -> None:
+    assert inventory.count(number, "host") == text

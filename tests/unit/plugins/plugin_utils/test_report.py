@@ -41,11 +41,6 @@ def test_span(numbers: t.Sequence[int], text: str) -> None:
     assert report.span(numbers) == text
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0 hosts"), (1, "1 host"), (2, "2 hosts")])
-def test_count(number: int, text: str) -> None:
-    assert report.count(number, "host") == text
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "00:00"), (59.9, "00:59"), (60, "01:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")],

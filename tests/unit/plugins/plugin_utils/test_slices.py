@@ -177,7 +177,7 @@ def test_proxy_unit(connector: str, script: str) -> None:
             "second-key",
         ),
         ({"all": {"pd_engine_args_common": {"api-key": 4711}}}, "4711"),
-        ({"all": {"pd_engine_args_common": {"api-key": ""}}}, None),
+        ({"all": {"pd_engine_env_common": {"VLLM_API_KEY": ""}}}, None),
         (
             {
                 "all": {"pd_engine_args_common": {"api-key": "k1"}},

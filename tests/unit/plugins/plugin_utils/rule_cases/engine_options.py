@@ -462,6 +462,25 @@ OPTIONS_BY_HAND: list[Provoking | Quiet] = [
     ),
 ]
 
+API_KEYS: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "option-value",
+            f"{name} is {value!r}",
+            base(all={"pd_engine_args_common": {name: value}}),
+            "p1",
+            f"pd_engine_args_common.{name}",
+            MASK,
+            ("empty", "null to drop"),
+        )
+        for name, value in (("api-key", ""), ("api_key", [""]), ("api-key", ["k1", ""]))
+    ),
+    *(
+        Quiet("option-value", f"{value!r}", base(all={"pd_engine_args_common": {"api-key": value}}))
+        for value in (None, "k1", ["k1", "k2"])
+    ),
+]
+
 CACHE_TYPES: list[Provoking | Quiet] = [
     Provoking(
         "kv-cache-dtype",
@@ -506,4 +525,4 @@ CACHE_TYPES: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*OPTIONS, *OPTIONS_BY_HAND, *CACHE_TYPES]
+CASES: list[Provoking | Quiet] = [*OPTIONS, *OPTIONS_BY_HAND, *API_KEYS, *CACHE_TYPES]

@@ -105,6 +105,28 @@ TAGS: list[Provoking | Quiet] = [
         severity="warning",
     ),
     *(
+        Provoking("image-hardware", image, base(all={"pd_image": image}), "all", "pd_image", image, ("its name", *says))
+        for image, says in (
+            ("e/vllm-ascend-310p:v0.18.0", ("310p", "quay.io/ascend/vllm-ascend:v0.18.0-a3")),
+            ("e/vllm-ascend-a2:v0.18.0-openeuler", ("a2", "built for a3")),
+        )
+    ),
+    Provoking(
+        "image-version",
+        "the tag of a site's own image has the name of another release",
+        base(all={"pd_image": "registry.example/team/pd:v0.18.0-a3", "pd_vllm_ascend_version": "v0.23.0"}),
+        "all",
+        "pd_vllm_ascend_version",
+        "v0.23.0",
+        ("v0.18.0", "registry.example/team/pd"),
+        severity="warning",
+    ),
+    Quiet(
+        "image-version",
+        "the tag of a site's own image has the name of the same release",
+        base(all={"pd_image": "registry.example/team/pd:v0.23.0-a3", "pd_vllm_ascend_version": "v0.23.0"}),
+    ),
+    *(
         Quiet("image-hardware", image, base(all={"pd_image": image, "pd_vllm_ascend_version": "v0.23.0"}))
         for image in (
             "registry.example/team/pd:v1.2",
