@@ -19,6 +19,8 @@ _OUTER_EXTRA_KEYS = (fabric.ENDPOINT_KEY,)
 # Keys of kv_connector_extra_config and the variables that give them.
 QOS_IN_CONFIG = "pd_kv_transfer_config.kv_connector_extra_config.qos_priority"
 POOL_CONNECTOR = "AscendStoreConnector"
+LAYER_PARTITION = "VLLM_PP_LAYER_PARTITION"
+"""vLLM's own split of the layers over the stages of a pipeline; the connectors do not read it."""
 D2RH_KEYS = ("d2rh_zmq_port", "d2rh_scheduler_ready_port")
 
 
@@ -27,20 +29,30 @@ def transport(cluster: Cluster) -> Transport:
 
 
 class Sizes(t.TypedDict):
-    prefill: dict[str, int]
-    decode: dict[str, int]
+    prefill: dict[str, int | str]
+    decode: dict[str, int | str]
 
 
 def sizes(cluster: Cluster) -> Sizes:
     """The prefill/decode block that both sides must agree on; taken from the first instance of each role."""
-    out: dict[Role, dict[str, int]] = {"prefill": {}, "decode": {}}
+    out: dict[Role, dict[str, int | str]] = {"prefill": {}, "decode": {}}
     for role, block in out.items():
         first = next(iter(cluster.of(role)), None)
         if first is not None:
             block.update(dp_size=first.dp_size, tp_size=first.tp_size)
             if first.pp_size > 1:
                 block["pp_size"] = first.pp_size
+                partition = layer_partition(cluster, first)
+                if partition is not None:
+                    block["pp_layer_partition"] = partition
     return {"prefill": out["prefill"], "decode": out["decode"]}
+
+
+def layer_partition(cluster: Cluster, instance: Instance) -> str | None:
+    """How an instance's engines split their layers when not evenly: decode must be told, it has no pipeline of its own."""
+    layers = (instance.members[0].engine_env_extra, instance.engine_env, cluster.engine_env_common)
+    value = next((layer[LAYER_PARTITION] for layer in layers if LAYER_PARTITION in layer), None)
+    return None if value is None else str(value)
 
 
 def kv_transfer_config(
@@ -67,13 +79,23 @@ def kv_transfer_config(
     user = member.kv_transfer_config
     findings = _contradictions(planned, user, member, ())
     config = _deep_merged(planned, user)
+    merged = config["kv_connector_extra_config"]
+    if isinstance(merged.get("qos_priority"), str) and merged["qos_priority"].isdecimal():
+        # The connectors take whole numbers only; an inventory may quote one.
+        merged["qos_priority"] = int(merged["qos_priority"])
     config.pop("engine_id", None)
     engine_id = effective_engine_id(cluster, instance, member)
     if engine_id is not None:
         config["engine_id"] = engine_id
     if cluster.kv_pool is None:
         return config, findings
-    return _with_pool(config, pool.store_settings(cluster.kv_pool, instance.role), pool_port), findings
+    stages = {
+        f"prefill_{key}": agreed["prefill"][key]
+        for key in ("pp_size", "pp_layer_partition")
+        if key in agreed["prefill"]
+    }
+    settings = {**stages, **pool.store_settings(cluster.kv_pool, instance.role)}
+    return _with_pool(config, settings, pool_port), findings
 
 
 def qos_of(instance: Instance) -> tuple[str, t.Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import re
 import typing as t
 
 from ansible_collections.ascend.pd_serving.plugins.module_utils import kernel
@@ -22,6 +23,7 @@ from .model import Cluster, Instance, Placement, PortRange, Role, Transport
 API_PORT, RPC_PORT, STEP = 7100, 12321, 100
 ADXL = "AscendDirectTransport"
 HCCL = "hccl"
+HCCL_HOST_RANGE = "HCCL_HOST_SOCKET_PORT_RANGE"
 
 
 def kv_listen(
@@ -301,11 +303,34 @@ def shared_ranges(cluster: Cluster, placements: t.Sequence[Placement]) -> list[P
         adxl = tables.adxl_base(env, cluster.versions)
         # The guide's ranges end before the next thousand; the measured one includes its last port.
         adxl_last = adxl + chips * per_chip - (per_chip == 1000)
-        hccl = tables.port(env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT
-        hccl_last = hccl + tables.hccl_port_count(cluster.versions) - 1
         ranges.append(PortRange(adxl, adxl_last, ADXL, "ASCEND_BASE_PORT"))
-        ranges.append(PortRange(hccl, hccl_last, HCCL, "HCCL_IF_BASE_PORT"))
+        ranges += _hccl(env, cluster)
     return list(dict.fromkeys(ranges))
+
+
+def _hccl(env: t.Mapping[str, str | None], cluster: Cluster) -> list[PortRange]:
+    """Where several processes share a die, HCCL is given ranges instead of a base; auto leaves the choice to the kernel."""
+    given = env.get(HCCL_HOST_RANGE)
+    if given is not None and (spans := host_ranges(given)) is not None:
+        return [PortRange(first, last, HCCL, HCCL_HOST_RANGE) for first, last in spans]
+    first = tables.port(env.get("HCCL_IF_BASE_PORT")) or tables.HCCL_BASE_DEFAULT
+    return [PortRange(first, first + tables.hccl_port_count(cluster.versions) - 1, HCCL, "HCCL_IF_BASE_PORT")]
+
+
+def host_ranges(text: str) -> list[tuple[int, int]] | None:
+    """(first, last) of every part of HCCL_HOST_SOCKET_PORT_RANGE: ports and ranges with commas, or auto; None for others."""
+    if text.strip().lower() == "auto":
+        return []
+    spans = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", part)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 < first <= last <= 65535:
+            return None
+        spans.append((first, last))
+    return spans
 
 
 def merged(ranges: t.Iterable[PortRange]) -> str:

@@ -437,6 +437,8 @@ def _text(variable: Variable, value: t.Any) -> Converted:
         raise BadValue("must be text; put it in quotes, or YAML takes it for a number or truth value")
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue("must be text")
+    if value.startswith("-"):
+        raise BadValue("must not begin with a dash, by which commands know their options")
     return value, False
 
 
@@ -490,7 +492,9 @@ def _is_address(text: str) -> bool:
 def _path(variable: Variable, value: t.Any) -> Converted:
     if not isinstance(value, str) or not _is_path(value):
         raise BadValue("must be an absolute path without '..', ':' and control characters")
-    return value.rstrip("/") or "/", False
+    if not value.strip("/"):
+        raise BadValue("must be a folder of its own, not the whole file system")
+    return value.rstrip("/"), False
 
 
 def _is_path(text: str) -> bool:

@@ -45,6 +45,7 @@ RULES: dict[str, str] = {
     "dp-size-local": "More ranks on one host than the instance has",
     "dp-ranks": "The hosts' ranks do not cover the instance exactly once",
     # Sizes (rules/sizes.py)
+    "pp-layer-partition": "Layers split over the stages in two ways",
     "role-sizes-differ": "Instances of one role have different parallel sizes",
     "tp-prefill-below-decode": "Prefill has a smaller tensor-parallel size than decode",
     "tp-not-divisible": "Prefill's tensor-parallel size is no multiple of decode's",
@@ -93,7 +94,7 @@ RULES: dict[str, str] = {
     "connector-plain-mooncake": "MooncakeConnector without vLLM-Ascend's module is the CUDA connector",
     "connector-version": "A connector that the image does not have",
     "kv-transfer-contradiction": "A kv-transfer setting contradicts the plan",
-    "kv-transfer-key": "A kv-transfer key that nobody reads, and much like one that is read",
+    "kv-transfer-key": "A kv-transfer key that nobody reads where it stands",
     "kv-load-failure-policy": "A policy for failed loads that engines refuse",
     "kv-release-timeout": "Prefill frees KV cache too soon",
     "engine-id-twice": "Two instances have the same engine_id",

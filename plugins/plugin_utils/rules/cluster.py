@@ -197,6 +197,7 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
     if cluster.kv_release_timeout < KV_RELEASE_TIMEOUT_MINIMUM:
         yield _timeout_too_short("all", "pd_kv_release_timeout", cluster.kv_release_timeout)
     read = tables.kv_release_timeout_names(cluster.versions, cluster.connector)
+    prefill = next((entry.processes[0].env for entry in context.placements if entry.instance.role == "prefill"), {})
     for placement in context.placements:
         env = placement.processes[0].env
         for name in tables.kv_release_timeout_every_name():
@@ -216,6 +217,15 @@ def kv_release_timeout(context: Context) -> t.Iterator[Finding]:
                     f"{name} is not read by {cluster.connector} of vLLM-Ascend {cluster.versions.vllm_ascend}, as far as is known "
                     f"(it reads {' and '.join(read)})",
                     "set pd_kv_release_timeout, which becomes the name that is read; keep this one only for a build that reads it",
+                )
+            elif placement.instance.role == "decode" and prefill and value != prefill.get(name):
+                yield warning(
+                    "timeout-name",
+                    placement.host,
+                    variable,
+                    value,
+                    f"{name} is {value} for decode, but it is prefill that releases KV cache, and its limit is {prefill.get(name)}",
+                    "set pd_kv_release_timeout, which the plan gives to prefill, and leave this one out",
                 )
 
 

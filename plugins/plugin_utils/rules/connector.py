@@ -45,34 +45,59 @@ _SIZES = ("dp_size", "tp_size", "pp_size", "pp_layer_partition")
 _POLICIES = ("fail", "recompute")
 
 
-def misspelt_keys(context: Context) -> t.Iterator[Finding]:
-    """Keys that are close to a known one: vLLM ends at those outside, nobody reads those inside."""
+def unread_keys(context: Context) -> t.Iterator[Finding]:
+    """Misspelt or misplaced keys: vLLM ends at those outside, nobody reads those inside."""
     for placement in context.everywhere:
         config = placement.member.kv_transfer_config
-        yield from _misspelt(placement, config, _OUTER, "")
+        yield from _unread_outside(context, placement, config)
         extra = config.get("kv_connector_extra_config")
         if not isinstance(extra, dict):
             continue
-        yield from _misspelt(placement, extra, _EXTRA, "kv_connector_extra_config.")
+        yield from _unread_inside(placement, extra, _EXTRA, "kv_connector_extra_config.")
         for role in ("prefill", "decode"):
             if isinstance(extra.get(role), dict):
-                yield from _misspelt(placement, extra[role], _SIZES, f"kv_connector_extra_config.{role}.")
+                yield from _unread_inside(placement, extra[role], _SIZES, f"kv_connector_extra_config.{role}.")
 
 
-def _misspelt(
+def _unread_outside(context: Context, placement: Placement, config: t.Mapping[str, t.Any]) -> t.Iterator[Finding]:
+    # vLLM 0.23 forbids others (KVTransferConfig is a dataclass without extras); early releases drop them.
+    known = tables.vllm_options_known(context.cluster.versions)
+    severity, then = (error, "engines end at it") if known else (warning, "engines drop it, or end at it")
+    for key, value in config.items():
+        if key in _OUTER:
+            continue
+        near = _close(key, _OUTER)
+        fix = f"move it into {_VARIABLE}.kv_connector_extra_config"
+        if key not in _EXTRA:
+            fix = f"did you mean {near}?" if near else f"{fix} if your connector reads it, or leave it out"
+        yield severity(
+            "kv-transfer-key",
+            placement.host,
+            f"{_VARIABLE}.{key}",
+            value,
+            f"{_VARIABLE}.{key} is no key of vLLM's KVTransferConfig: {then}",
+            fix,
+        )
+
+
+def _unread_inside(
     placement: Placement, config: t.Mapping[str, t.Any], known: t.Sequence[str], where: str
 ) -> t.Iterator[Finding]:
     for key, value in config.items():
-        near = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-        if near:
+        near = None if key in known else _close(key, known)
+        if near is not None or key in _OUTER:
             yield warning(
                 "kv-transfer-key",
                 placement.host,
                 f"{_VARIABLE}.{where}{key}",
                 value,
                 f"{_VARIABLE}.{where}{key} is no key that the connectors read",
-                f"did you mean {near[0]}?",
+                f"did you mean {near}?" if near else f"move it up to {_VARIABLE}.{key}: it is read there only",
             )
+
+
+def _close(key: str, known: t.Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.8)), None)
 
 
 def load_failure_policy(context: Context) -> t.Iterator[Finding]:
@@ -132,4 +157,4 @@ def module_path(context: Context) -> t.Iterator[Finding]:
             )
 
 
-RULES = (in_version, misspelt_keys, module_path, load_failure_policy)
+RULES = (in_version, unread_keys, module_path, load_failure_policy)

@@ -12,6 +12,7 @@ import typing as t
 from .. import tables
 from ..command import ADDRESS_VARIABLES, CARD_VARIABLES, PROXY_VARIABLES
 from ..model import Finding, Placement
+from ..ports import HCCL_HOST_RANGE, host_ranges
 from .context import Context, error, given_environment, warning
 
 # The plan leaves out the last: Mooncake's, for the address that its own sockets bind.
@@ -38,6 +39,20 @@ def numbers(context: Context) -> t.Iterator[Finding]:
                 value,
                 f"{name} is {value!r}, but takes a whole number from {fact['minimum']} to {fact['maximum']} ({fact['unit']})",
                 f"give a plain number in this range, or leave {name} out",
+            )
+
+
+def hccl_ports(context: Context) -> t.Iterator[Finding]:
+    for placement in context.everywhere:
+        value = placement.processes[0].env.get(HCCL_HOST_RANGE)
+        if value is not None and host_ranges(value) is None:
+            yield error(
+                "environment-value",
+                placement.host,
+                given_environment(context, placement, HCCL_HOST_RANGE),
+                value,
+                f"{HCCL_HOST_RANGE} is {value!r}, but takes ports and ranges with commas in between, or auto",
+                "give it as 60000-60050,61000-61020, or leave it out",
             )
 
 
@@ -191,4 +206,4 @@ def _http_proxy(placement: Placement, variable: str, name: str) -> Finding:
     )
 
 
-RULES = (numbers, addresses, unset, unread_ports, http_proxies)
+RULES = (numbers, hccl_ports, addresses, unset, unread_ports, http_proxies)

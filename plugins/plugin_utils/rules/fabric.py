@@ -63,6 +63,28 @@ def _is_automatic(context: Context, placement: Placement) -> bool:
     return bool(given) and "endpoint_list" not in given
 
 
+def automatic_endpoints(context: Context) -> t.Iterator[Finding]:
+    """Where HIXL is to work out its endpoints, every engine has to ask for that, in the version that can."""
+    wanted = tables.fabric_fact("local_comm_res")
+    if not fabric.is_a5(context.cluster) or not tables.fabric(context.cluster.fabric).automatic:
+        return
+    for placement in context.everywhere:
+        given = placement.processes[0].env.get(fabric.LOCAL_COMM_RES)
+        said = fabric.json_object(given)
+        if fabric.endpoint_folder(context.cluster, placement.member) is not None or "endpoint_list" in said:
+            continue
+        if given is None or (said and said.get("version") != wanted["version"]):
+            yield error(
+                "resource-config",
+                placement.host,
+                given_environment(context, placement, fabric.LOCAL_COMM_RES),
+                given,
+                f"{fabric.LOCAL_COMM_RES} of instance {placement.instance.name} is {given or 'unset'}; with pd_fabric "
+                f"{context.cluster.fabric} engines of both roles need {json.dumps(wanted)} to work out their endpoints",
+                "leave it out: the plan sets it; or give a list of your own as endpoint_list",
+            )
+
+
 def resource_config(context: Context) -> t.Iterator[Finding]:
     """Both variables hold JSON; what the second one names must exist, be supported, and be the fabric's."""
     known, unsupported = (set(tables.fabric_fact(name)) for name in ("protocols", "protocols_unsupported"))
@@ -339,6 +361,7 @@ def container_rights(context: Context) -> t.Iterator[Finding]:
 RULES = (
     fabric_of_other_hardware,
     hixl_version,
+    automatic_endpoints,
     resource_config,
     environment_of_a5,
     roce_addresses,

@@ -367,7 +367,7 @@ def pool_environment(context: Context) -> t.Iterator[Finding]:
             yield error(
                 "pool-hash-seed",
                 placement.host,
-                "pd_engine_env.PYTHONHASHSEED",
+                given_environment(context, placement, "PYTHONHASHSEED"),
                 seed,
                 f"instance {placement.instance.name} has PYTHONHASHSEED {seed or 'unset'}: its keys in the pool differ from process to process",
                 "leave PYTHONHASHSEED out (the plan sets 0), or give one number to all instances",
@@ -377,7 +377,7 @@ def pool_environment(context: Context) -> t.Iterator[Finding]:
             yield error(
                 "pool-hash-seed",
                 placement.host,
-                "pd_engine_env.PYTHONHASHSEED",
+                given_environment(context, placement, "PYTHONHASHSEED"),
                 seed,
                 f"PYTHONHASHSEED of instance {placement.instance.name} is {seed}, that of {first.instance.name} is "
                 f"{first.processes[0].env.get('PYTHONHASHSEED')}: neither would find what the other has stored",

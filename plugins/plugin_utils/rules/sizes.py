@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
-from ..model import ROLES, Finding, Instance
+from ..connectors import LAYER_PARTITION, layer_partition
+from ..model import ROLES, Finding, Instance, Placement
 from ..tables import HYBRID_CONNECTOR
-from .context import Context, error
+from .context import Context, error, given_environment
 
 _SIZES = ("dp_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
 
@@ -221,6 +223,70 @@ def chips_mapped_twice(context: Context) -> t.Iterator[Finding]:
                     )
 
 
+def pp_layer_partition(context: Context) -> t.Iterator[Finding]:
+    """vLLM splits its layers by a variable, connectors by prefill.pp_layer_partition; without them both split evenly."""
+    prefill = context.first("prefill")
+    if prefill is None:
+        return
+    ours = layer_partition(context.cluster, prefill)
+    for placement in context.placements:
+        instance, value = placement.instance, placement.processes[0].env.get(LAYER_PARTITION)
+        variable = given_environment(context, placement, LAYER_PARTITION)
+        if value is not None and len(_layers(value)) != instance.pp_size:
+            yield error(
+                "pp-layer-partition",
+                placement.host,
+                variable,
+                value,
+                f"{LAYER_PARTITION} is {value!r}, but instance {instance.name} has pd_pp_size {instance.pp_size}: vLLM wants one number "
+                "of layers for each stage",
+                f"give {instance.pp_size} numbers with commas in between"
+                if instance.pp_size > 1
+                else "give it in pd_engine_env of prefill only, for its pd_pp_size stages; the plan tells decode",
+            )
+        elif instance.role == "prefill" and instance.pp_size > 1 and value != ours:
+            yield error(
+                "pp-layer-partition",
+                placement.host,
+                variable,
+                value,
+                f"{LAYER_PARTITION} of instance {instance.name} on {placement.host} is {value or 'not set'}, but {ours or 'not set'} for "
+                f"{prefill.name}; decode is told one partition",
+                "give one value in pd_engine_env of prefill",
+            )
+        yield from _told_partition(placement, prefill.pp_size, ours)
+
+
+def _told_partition(placement: Placement, stages: int, ours: str | None) -> t.Iterator[Finding]:
+    """What a user tells the connectors himself; against the engines' own variable it is held with the other sizes."""
+    extra = placement.member.kv_transfer_config.get("kv_connector_extra_config")
+    block = extra.get("prefill") if isinstance(extra, dict) else None
+    told = block.get("pp_layer_partition") if isinstance(block, dict) else None
+    if told is None or (ours is not None and stages > 1):
+        return
+    layers = _layers(told)
+    problem = None
+    if len(layers) != stages:
+        problem = f"which is not one number of layers for each of the {stages} stages of prefill (pd_pp_size)"
+    elif max(layers) - min(layers) > 1:
+        problem = f"but the engines of prefill split theirs evenly: {LAYER_PARTITION} is not set"
+    if problem is not None:
+        yield error(
+            "pp-layer-partition",
+            placement.host,
+            "pd_kv_transfer_config.kv_connector_extra_config.prefill.pp_layer_partition",
+            told,
+            f"the connector is told the layers {told!r}, {problem}",
+            f"leave it out, or set {LAYER_PARTITION} in pd_engine_env of prefill, from which the plan writes it",
+        )
+
+
+def _layers(text: object) -> list[int]:
+    """Numbers with commas in between; [] for anything else."""
+    parts = text.split(",") if isinstance(text, str) else []
+    return [int(part) for part in parts] if all(re.fullmatch(r" *[1-9][0-9]{0,4} *", part) for part in parts) else []
+
+
 RULES = (
     chips_claimed_twice,
     chips_mapped_twice,
@@ -228,5 +294,6 @@ RULES = (
     tensor_parallel,
     pipeline_and_context,
     dense_model,
+    pp_layer_partition,
     dp_address,
 )

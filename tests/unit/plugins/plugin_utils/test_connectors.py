@@ -77,6 +77,14 @@ def test_pipeline_parallel_prefill_is_told_to_both_sides() -> None:
         }
 
 
+def test_the_layers_of_a_pipeline_are_told_to_both_sides() -> None:
+    layers = {"pd_engine_env": {"VLLM_PP_LAYER_PARTITION": "32,29"}}
+    source = base(prefill={"pd_tp_size": 4, "pd_pp_size": 2, **layers})
+    for instance, host in (("p-a", "p1"), ("d-a", "d2")):
+        told = kv_config(source, instance, host)["kv_connector_extra_config"]["prefill"]
+        assert told == {"dp_size": 2, "tp_size": 4, "pp_size": 2, "pp_layer_partition": "32,29"}
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -178,6 +186,13 @@ def test_qos_in_the_config_has_the_same_limits(priority: t.Any) -> None:
     assert errors_of(base(d1={"pd_kv_transfer_config": config}))
 
 
+def test_a_quoted_qos_is_a_number_for_the_connector() -> None:
+    config = {"kv_connector_extra_config": {"qos_priority": "3"}}
+    source = base(decode={"pd_kv_transfer_config": config})
+    assert not errors_of(source)
+    assert kv_config(source, "d-a", "d1")["kv_connector_extra_config"]["qos_priority"] == 3
+
+
 # engine_id ----------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +266,17 @@ class TestPool:
             for instance in ("p-a", "d-a")
         }
         assert found == {"p-a": "0", "d-a": "1"}
+
+    def test_the_store_knows_the_stages_of_prefill(self) -> None:
+        layers = {"pd_engine_env": {"VLLM_PP_LAYER_PARTITION": "32,29"}}
+        stages = {"pd_tp_size": 4, "pd_pp_size": 2}
+        for prefill, known in (
+            (stages, {"prefill_pp_size": 2}),
+            ({**stages, **layers}, {"prefill_pp_size": 2, "prefill_pp_layer_partition": "32,29"}),
+        ):
+            config = kv_config(base(all={"pd_kv_pool": self.POOL}, prefill=prefill), "d-a", "d1")
+            store = config["kv_connector_extra_config"]["connectors"][1]["kv_connector_extra_config"]
+            assert known.items() <= store.items()
 
     def test_the_ports_of_the_transport_stay(self) -> None:
         plan = planned(base(all={"pd_kv_pool": self.POOL}))

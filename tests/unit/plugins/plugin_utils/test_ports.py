@@ -293,6 +293,11 @@ def test_overlaps() -> None:
         ({"pd_vllm_ascend_version": "v0.11.0"}, [(15000, 17000), (20000, 35999), (60000, 60031)]),
         ({"pd_cann_version": "8.2.RC1"}, [(15000, 17000), (20000, 35999), (60000, 60015)]),
         ({"pd_engine_env_common": {"HCCL_IF_BASE_PORT": 50000}}, [(15000, 17000), (20000, 35999), (50000, 50031)]),
+        (
+            {"pd_engine_env_common": {"HCCL_HOST_SOCKET_PORT_RANGE": "61000-61010, 62000"}},
+            [(15000, 17000), (20000, 35999), (61000, 61010), (62000, 62000)],
+        ),
+        ({"pd_engine_env_common": {"HCCL_HOST_SOCKET_PORT_RANGE": "auto"}}, [(15000, 17000), (20000, 35999)]),
         ({"pd_engine_env_common": {"ASCEND_BASE_PORT": "40000"}}, [(15000, 17000), (40000, 55999), (60000, 60031)]),
         ({"pd_chips_per_node": 16}, [(15000, 17000), (20000, 35999), (60000, 60031)]),
     ],

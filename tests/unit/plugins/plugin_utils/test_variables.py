@@ -60,7 +60,6 @@ GOOD: list[tuple[str, t.Any, t.Any, bool]] = [
     ("pd_nic", "eth0:1", "eth0:1", False),
     ("pd_model_path", "/models/m", "/models/m", False),
     ("pd_model_path", "/models/m//", "/models/m", False),
-    ("pd_model_path", "/", "/", False),
     ("pd_model_path", "/a b/模型", "/a b/模型", False),
     ("pd_node_ip", "192.0.2.1", "192.0.2.1", False),
     ("pd_node_ip", " 192.0.2.1 ", "192.0.2.1", False),
@@ -111,7 +110,7 @@ BAD: dict[str, list[t.Any]] = {
     ],
     "pd_cluster_name": [None, "", "p", "-pd", ".pd", "a b", "a/b", "é1", 12, "pd\n"],
     "pd_nic": [None, "", "eth 0", "eth0;x", "a" * 16, 0, ["eth0"], "eth0\n", "../x"],
-    "pd_model_path": [None, "", "models/m", "~/m", "$HOME/m", 1, ["/m"], "/a\0", "/a\nb"],
+    "pd_model_path": [None, "", "models/m", "~/m", "$HOME/m", 1, ["/m"], "/a\0", "/a\nb", "/", "//"],
     "pd_node_ip": [
         *(None, "", 0, 3221225985, True, ["192.0.2.1"], "host.example"),
         *("192.0.2", "192.0.2.256", "192.0.2.1.1", "192.0.2.01x", "192.0.2.1/24", "192.0.2.1:80"),
@@ -127,7 +126,7 @@ BAD: dict[str, list[t.Any]] = {
     "pd_kv_transfer_config": [None, [], "x", '{"a": 1}', {1: 2}, {None: 1}],
     "pd_engine_args": [["x"], "x", {"--x": 1}, {"-x": 1}, {"": 1}, {"a b": 1}, {"no-x": False}],
     "pd_engine_env": [["A=1"], "A=1", {"A B": 1}, {"1A": 1}, {"A=": 1}, {"": 1}],
-    "pd_served_model_name": [None, "", "  ", 1, True, ["x"], "a\0b"],
+    "pd_served_model_name": [None, "", "  ", 1, True, ["x"], "a\0b", "-x", "--port"],
 }
 
 

@@ -146,10 +146,25 @@ CONNECTOR: list[Provoking | Quiet] = [
                 "pd_kv_transfer_config": {
                     "kv_buffer_device": "npu",
                     "kv_load_failure_policy": "fail",
-                    "kv_connector_extra_config": {"prefill": {"pp_layer_partition": "30,31"}},
                 }
             }
         ),
+    ),
+    Provoking(
+        "timeout-name",
+        "for decode only",
+        base(decode={"pd_engine_env": {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "3600"}}),
+        "d1",
+        "pd_engine_env.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT",
+        "3600",
+        ("3600", "prefill", "480", "d2"),
+        severity="warning",
+    ),
+    Quiet(
+        "timeout-name",
+        "for both roles",
+        base(all={"pd_engine_env_common": {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "3600"}}),
+        clean=False,
     ),
     *(
         Provoking(
@@ -352,8 +367,6 @@ TRANSFER: list[Provoking | Quiet] = [
             severity="warning",
         )
         for where, value, meant, config in (
-            ("kv_connector_extra_cfg", {}, "kv_connector_extra_config", {"kv_connector_extra_cfg": {}}),
-            ("kv_buffer_sizes", 1, "kv_buffer_size", {"kv_buffer_sizes": 1}),
             (
                 "kv_connector_extra_config.prefil",
                 {"tp_size": 8},
@@ -385,10 +398,51 @@ TRANSFER: list[Provoking | Quiet] = [
         "a module path that is not given",
         base(p1={"pd_kv_transfer_config": {"kv_connector_module_path": None}}),
     ),
+    *(
+        Provoking(
+            "kv-transfer-key",
+            f"{key} at the top",
+            base(p1={"pd_kv_transfer_config": {key: value}}),
+            "p1",
+            f"pd_kv_transfer_config.{key}",
+            value,
+            (key, "engines end at it", says),
+        )
+        for key, value, says in (
+            ("kv_connector_extra_cfg", {}, "did you mean kv_connector_extra_config?"),
+            ("kv_buffer_sizes", 1, "did you mean kv_buffer_size?"),
+            ("qos_priority", 2, "move it into pd_kv_transfer_config.kv_connector_extra_config"),
+            ("prefill", {"tp_size": 8, "dp_size": 2}, "move it into pd_kv_transfer_config.kv_connector_extra_config"),
+            ("site_note", "x", "if your connector reads it, or leave it out"),
+        )
+    ),
+    Provoking(
+        "kv-transfer-key",
+        "at the top, in a release whose keys are not known",
+        with_version(base(p1={"pd_kv_transfer_config": {"site_note": "x"}}), "v0.18.0"),
+        "p1",
+        "pd_kv_transfer_config.site_note",
+        "x",
+        ("engines drop it, or end at it",),
+        severity="warning",
+    ),
+    *(
+        Provoking(
+            "kv-transfer-key",
+            f"{key} inside",
+            base(p1={"pd_kv_transfer_config": {"kv_connector_extra_config": {key: value}}}),
+            "p1",
+            f"pd_kv_transfer_config.kv_connector_extra_config.{key}",
+            value,
+            (key, f"move it up to pd_kv_transfer_config.{key}"),
+            severity="warning",
+        )
+        for key, value in (("kv_port", 20001), ("kv_load_failure_policy", "fail"), ("engine_id", "1"))
+    ),
     Quiet(
         "kv-transfer-key",
         "keys of somebody's own",
-        base(p1={"pd_kv_transfer_config": {"site_note": "x", "kv_connector_extra_config": {"site": {"a": 1}}}}),
+        base(p1={"pd_kv_transfer_config": {"kv_connector_extra_config": {"site": {"a": 1}}}}),
     ),
     Quiet(
         "kv-transfer-key",

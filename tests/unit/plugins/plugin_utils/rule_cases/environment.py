@@ -17,6 +17,22 @@ CASES: list[Provoking | Quiet] = [
     *(
         Provoking(
             "environment-value",
+            f"HCCL's range {value!r}",
+            with_env(HCCL_HOST_SOCKET_PORT_RANGE=value),
+            "p1",
+            f"{COMMON}.HCCL_HOST_SOCKET_PORT_RANGE",
+            value,
+            (value, "auto"),
+        )
+        for value in ("60000:60050", "60050-60000", "0-70000", "all")
+    ),
+    *(
+        Quiet("environment-value", f"HCCL's range {value}", with_env(HCCL_HOST_SOCKET_PORT_RANGE=value))
+        for value in ("60000-60050", "60000, 60010-60050", "auto")
+    ),
+    *(
+        Provoking(
+            "environment-value",
             f"{name} is {value!r}",
             with_env(**{name: value}),
             "p1",

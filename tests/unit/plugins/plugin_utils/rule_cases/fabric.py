@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.rule_cases.blocks import (
     COMMON,
     GLOBAL,
@@ -20,6 +22,8 @@ from ansible_collections.ascend.pd_serving.tests.unit.plugins.plugin_utils.suppo
     host_roce,
     roce,
 )
+
+LOCAL = "ASCEND_LOCAL_COMM_RES"
 
 
 def folder(path: object) -> Variables:
@@ -353,6 +357,30 @@ HOST_ROCE: list[Provoking | Quiet] = [
     Quiet("mapped-chips-privileged", "all of them", a5(p1={"pd_mapped_chips": list(range(8))})),
 ]
 
+AUTOMATIC: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "resource-config",
+            f"endpoints of {fabric} by {value!r}",
+            a5(all={"pd_fabric": fabric}, d1={"pd_engine_env": {LOCAL: value}}),
+            "d1",
+            f"pd_engine_env.{LOCAL}",
+            None if value is None else json.dumps(value, separators=(",", ":")),
+            (fabric, '{"version": "1.3"}', "the plan sets it"),
+        )
+        for fabric in ("ub", "uboe")
+        for value in (None, {"version": "1.2"}, {"versions": "1.3"})
+    ),
+    *(
+        Quiet("resource-config", f"endpoints by {value!r}", source, clean=False)
+        for value, source in (
+            ("what the plan sets", a5(d1={"pd_engine_env": {LOCAL: {"version": "1.3"}}})),
+            ("a list of one's own", a5(d1={"pd_engine_env": {LOCAL: {"version": "1.2", "endpoint_list": []}}})),
+            ("nothing, beside files", host_roce(all={"pd_engine_env": {LOCAL: None}})),
+        )
+    ),
+]
+
 ONE_FINDING_EACH: list[Provoking | Quiet] = [
     Provoking(
         "roce-address-twice",
@@ -375,4 +403,4 @@ ONE_FINDING_EACH: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *ONE_FINDING_EACH]
+CASES: list[Provoking | Quiet] = [*FABRIC, *HOST_ROCE, *AUTOMATIC, *ONE_FINDING_EACH]

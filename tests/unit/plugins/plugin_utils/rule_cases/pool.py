@@ -236,7 +236,7 @@ POOL: list[Provoking | Quiet] = [
         "random for all",
         with_pool_env(PYTHONHASHSEED="random"),
         "p1",
-        "pd_engine_env.PYTHONHASHSEED",
+        "pd_engine_env_common.PYTHONHASHSEED",
         "random",
         ("random",),
         alone=False,

@@ -137,4 +137,14 @@ CASES: list[Provoking | Quiet] = [
         severity="warning",
     ),
     Quiet("listener-in-reserve", "just below", base(p2={"pd_api_port": 19998})),
+    Provoking(
+        "kv-port-reserve",
+        "the ranges that HCCL is given",
+        base(p1={"pd_kv_port": 36010, "pd_engine_env_extra": {"HCCL_HOST_SOCKET_PORT_RANGE": "36000-36050,61000"}}),
+        "p1",
+        "pd_kv_port",
+        36010,
+        ("36000-36050", "36051 or more"),
+        alone=False,
+    ),
 ]

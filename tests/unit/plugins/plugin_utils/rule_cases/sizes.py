@@ -28,6 +28,8 @@ INTERLEAVE = {"cp-kv-cache-interleave-size": 128}
 ONE_DECODE_HOST = {"decode": {"hosts": [], "children": {"d-a": ["d1"]}}}
 
 
+LAYERS, PARTITION = "VLLM_PP_LAYER_PARTITION", "pp_layer_partition"
+
 CASES: list[Provoking | Quiet] = [
     Provoking(
         "role-sizes-differ",
@@ -88,6 +90,80 @@ CASES: list[Provoking | Quiet] = [
         "pd_pp_size",
         2,
         ("d-a", "2"),
+    ),
+    *(
+        Provoking(
+            "pp-layer-partition",
+            about,
+            base(**{"prefill": {"pd_pp_size": 2, "pd_tp_size": 4}, **more}),
+            host,
+            variable,
+            value,
+            says,
+        )
+        for about, more, host, variable, value, says in (
+            (
+                "three parts for two stages",
+                {"prefill": {"pd_pp_size": 2, "pd_tp_size": 4, "pd_engine_env": {LAYERS: "30,20,11"}}},
+                "p1",
+                f"pd_engine_env.{LAYERS}",
+                "30,20,11",
+                ("30,20,11", "pd_pp_size 2", "p2"),
+            ),
+            (
+                "decode gets prefill's",
+                {"all": {"pd_engine_env_common": {LAYERS: "32,29"}}},
+                "d1",
+                f"pd_engine_env_common.{LAYERS}",
+                "32,29",
+                ("d-a", "pd_pp_size 1", "of prefill only"),
+            ),
+            (
+                "another one on one host",
+                {
+                    "p1": {"pd_engine_env_extra": {LAYERS: "32,29"}},
+                    "p2": {"pd_engine_env_extra": {LAYERS: "31,30"}},
+                },
+                "p2",
+                f"pd_engine_env_extra.{LAYERS}",
+                "31,30",
+                ("31,30", "32,29"),
+            ),
+            (
+                "only the connector is told",
+                {"decode": {"pd_kv_transfer_config": {"kv_connector_extra_config": {"prefill": {PARTITION: "40,21"}}}}},
+                "d1",
+                f"pd_kv_transfer_config.kv_connector_extra_config.prefill.{PARTITION}",
+                "40,21",
+                ("40,21", "evenly", LAYERS, "d2"),
+            ),
+            (
+                "the connector is told three",
+                {
+                    "decode": {
+                        "pd_kv_transfer_config": {"kv_connector_extra_config": {"prefill": {PARTITION: "20,20,21"}}}
+                    }
+                },
+                "d1",
+                f"pd_kv_transfer_config.kv_connector_extra_config.prefill.{PARTITION}",
+                "20,20,21",
+                ("each of the 2 stages",),
+            ),
+        )
+    ),
+    *(
+        Quiet("pp-layer-partition", about, base(prefill={"pd_pp_size": 2, "pd_tp_size": 4, **more}))
+        for about, more in (
+            ("in the environment of prefill", {"pd_engine_env": {LAYERS: "32,29"}}),
+            (
+                "said twice",
+                {
+                    "pd_engine_env": {LAYERS: "32,29"},
+                    "pd_kv_transfer_config": {"kv_connector_extra_config": {"prefill": {PARTITION: "32,29"}}},
+                },
+            ),
+            ("even", {"pd_kv_transfer_config": {"kv_connector_extra_config": {"prefill": {PARTITION: "31,30"}}}}),
+        )
     ),
     Quiet("decode-pp", "pp on prefill", base(prefill={"pd_pp_size": 2, "pd_tp_size": 4})),
     Provoking(
