@@ -16,6 +16,7 @@ import time
 import typing as t
 
 from ansible import constants
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -64,22 +65,26 @@ class ActionModule(ActionBase):
     ) -> dict[str, t.Any]:
         while True:
             left = options["timeout"] - waiting.elapsed
-            told = self._execute_module(
-                module_name="ascend.pd_serving.on_host",
-                module_args={
-                    "parts": ["units"],
-                    "arguments": {
-                        "units": {
-                            "cluster": slice_["cluster"],
-                            "root": slice_["root"],
-                            "units": [unit["launch"] for unit in waiting.units],
-                            "wait_seconds": max(1, min(options["poll"], int(left))),
-                        }
-                    },
+            asked = {
+                "parts": ["units"],
+                "arguments": {
+                    "units": {
+                        "cluster": slice_["cluster"],
+                        "root": slice_["root"],
+                        "units": [unit["launch"] for unit in waiting.units],
+                        "wait_seconds": max(1, min(options["poll"], int(left))),
+                    }
                 },
-                task_vars=variables,
-            )
+            }
+            try:
+                told = self._execute_module(
+                    module_name="ascend.pd_serving.on_host", module_args=asked, task_vars=variables
+                )
+            except AnsibleConnectionFailure as problem:
+                waiting.lose(f"{waiting.host} is not reached any more: {problem}")
+                raise
             if told.get("failed") or told.get("unreachable"):
+                waiting.lose(f"{waiting.host} does not tell how far it is: {told.get('msg', 'no message')}")
                 return t.cast("dict[str, t.Any]", told)
             answer = told["answers"]["units"]
             verdict = waiting.look(answer["units"], answer["now"])
@@ -144,6 +149,11 @@ class _Wait:
         if self.elapsed >= self.options["timeout"]:
             return {"failed": True, "msg": self._timeout_message(found, pending)}
         return None
+
+    def lose(self, problem: str) -> None:
+        """This host is not heard of any more, and with it its instances."""
+        for unit in self.units:
+            self._tell(unit["instance"], problem)
 
     def _tell(self, instance: str, problem: str) -> None:
         with _board(_FAILURES) as failures:

@@ -19,6 +19,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import (
     collect,
+    inventory,
     planner,
     preflight,
     rehearsal,
@@ -62,6 +63,7 @@ class ActionModule(ActionBase):
                 "out": {"type": "path"},
                 "query": {"type": "str"},
                 "show": {"type": "bool", "default": True},
+                "needs": {"type": "list", "elements": "str", "default": []},
                 "rehearsal": {"type": "raw", "default": False},
                 "rehearsal_dir": {"type": "path"},
             }
@@ -93,6 +95,7 @@ class ActionModule(ActionBase):
             raise _Refused(
                 "the inventory has no hosts in the groups prefill and decode; give one with -i, for example -i inventories/2p1d"
             )
+        _refuse_an_empty_run(options["needs"], task_vars)
         state = self._rehearsal_state(options, source, hostvars) if options["rehearsal"] else None
         try:
             if state is not None:
@@ -200,6 +203,19 @@ def _warn_of_tags(given: t.Iterable[str]) -> None:
         near = difflib.get_close_matches(tag, TAGS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         display.warning(f"no task of this collection has the tag {tag}, so it chooses none of them{hint}")
+
+
+def _refuse_an_empty_run(needs: t.Sequence[str], task_vars: dict[str, t.Any]) -> None:
+    """Ansible passes over a play in silence where --limit leaves it no host, and the run ends well."""
+    groups, asked = task_vars["groups"], task_vars["ansible_play_hosts_all"]
+    wanted = list(dict.fromkeys(host for group in needs for host in groups.get(group, ())))
+    # Groups without a host at all are the plan's to refuse.
+    if wanted and not set(wanted) & set(asked):
+        raise _Refused(
+            f"nothing was done: this run is for {inventory.some(asked)} (--limit), but it works on hosts of "
+            f"{' and '.join(group for group in needs if groups.get(group))} only. "
+            f"Fix: put {inventory.some(wanted)} into --limit, or leave it out"
+        )
 
 
 def _switch(name: str, value: t.Any) -> bool:

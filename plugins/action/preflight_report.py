@@ -97,7 +97,8 @@ def _judge(
         asked_for = isinstance(wanted, dict) and given.get("hccn_conf_path", HCCN_CONF) == HCCN_CONF
         written = asked_for and coming.with_hccn_conf(about, wanted, boolean(given.get("hccn_overwrite", False)))
         coming.without(about, options["coming"], [HCCN_CONF] if written else [])
-    made_any = any(told is not None for told in answers.values()) or not schedule.count
+    tags = verdicts.chosen_tags(variables["ansible_run_tags"], variables["ansible_skip_tags"])
+    made_any = any(told is not None for told in answers.values()) or ("fabric" in tags and not schedule.count)
     return preflight.judge(
         view,
         facts,
@@ -105,7 +106,7 @@ def _judge(
         asked,
         list(view["hosts"]),
         time.time(),
-        tags=verdicts.chosen_tags(variables["ansible_run_tags"], variables["ansible_skip_tags"]),
+        tags=tags,
     )
 
 

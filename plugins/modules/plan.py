@@ -26,6 +26,13 @@ options:
     description: Whether to print the plan as a table.
     type: bool
     default: true
+  needs:
+    description:
+      - Groups of which the rest of the run needs a host. Where C(--limit) leaves none of them, nothing would be done, so
+        that is refused.
+    type: list
+    elements: str
+    default: []
   rehearsal:
     description: Plan for a rehearsal on this machine, and make the simulated hosts.
     type: bool

@@ -568,19 +568,53 @@ def test_a_rehearsal_refuses_a_command_line_that_would_overrule_it(
     ],
 )
 def test_a_plan_that_cannot_be_had_as_asked_says_so(tmp_path: pathlib.Path, given: str, message: str) -> None:
-    inventory = write(tmp_path, small_inventory(tmp_path))
-    run = subprocess.run(
-        [f"{sys.prefix}/bin/ansible-playbook", "plan.yml", "-i", str(inventory), "-e", given],
+    run = play(tmp_path, "plan.yml", write(tmp_path, small_inventory(tmp_path)), "-e", given)
+    assert (run.returncode == 0) is ("matches nothing" in message)
+    assert message in run.stdout
+    assert "Traceback" not in run.stdout
+
+
+@pytest.mark.parametrize("playbook", ["plan.yml", "site.yml"])
+@pytest.mark.parametrize("content", ["", "all: {children: {prefill: , decode: , proxy: }}", "all: {hosts: {x: }}"])
+def test_an_inventory_without_hosts_is_no_success(tmp_path: pathlib.Path, content: str, playbook: str) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(content, encoding="utf-8")
+    run = play(tmp_path, playbook, inventory)
+    assert run.returncode != 0
+    assert "the inventory has no hosts in the groups prefill and decode" in run.stdout
+    assert "Traceback" not in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("playbook", "limit", "wanted"),
+    [
+        *((name, "d1", "hosts of proxy only. Fix: put p1") for name in ("verify.yml", "benchmark.yml", "proxy.yml")),
+        ("prefill.yml", "d1", "hosts of prefill only. Fix: put p1"),
+        *((name, "spare", "prefill and decode and proxy only") for name in ("site.yml", "stop.yml", "preflight.yml")),
+    ],
+)
+def test_a_limit_that_leaves_nothing_to_do_is_no_success(
+    tmp_path: pathlib.Path, playbook: str, limit: str, wanted: str
+) -> None:
+    given = small_inventory(tmp_path)
+    given["all"]["hosts"] = {"spare": {"ansible_host": "192.0.2.9"}}
+    run = play(tmp_path, playbook, write(tmp_path, given), "--limit", limit)
+    assert run.returncode != 0
+    assert f"nothing was done: this run is for {limit} (--limit)" in run.stdout
+    assert wanted in " ".join(run.stdout.split())
+
+
+def play(folder: pathlib.Path, playbook: str, inventory: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A run that no host is needed for: it ends at the plan."""
+    return subprocess.run(
+        [f"{sys.prefix}/bin/ansible-playbook", playbook, "-i", str(inventory), *words],
         cwd=PROJECT,
-        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path / "ansible")},
+        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_HOME": str(folder / "ansible")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    assert (run.returncode == 0) is ("matches nothing" in message)
-    assert message in run.stdout
-    assert "Traceback" not in run.stdout
 
 
 # Small clusters -----------------------------------------------------------------------------------------------------

@@ -196,6 +196,27 @@ def test_a_run_that_has_lost_a_host_goes_no_further(lost: Run) -> None:
     assert list(lost.failures()) == ["d2"], "and no second message, about a cluster that does not serve"
 
 
+def test_a_host_is_lost_while_the_others_wait_for_its_ranks(lab: Lab, deployed: Deployed) -> None:
+    """Its group cannot become ready without it, so nobody waits for that until the time is over."""
+    cut: list[str] = []
+
+    def pull_the_cable(event: dict[str, t.Any]) -> None:
+        if not cut and task_started(event, "Wait for the ranks", "Gate"):
+            cut.append(lab.ctl("cut", "d1"))
+
+    slow = {"decode": {"pd_engine_env": {"SIM_STARTUP": "40"}}}
+    try:
+        with others_unharmed(lab, "p1"):
+            run = deployed.cluster.run("site.yml", watch=pull_the_cable, pd_instances=slow, engine_ready_timeout=600)
+    finally:
+        lab.ctl("mend", "d1")
+    assert cut and run.rc != 0
+    failures = run.failures()
+    assert "ssh" in failures["d1"]
+    assert "instance decode cannot become ready: d1 is not reached any more" in failures["d2"]
+    repaired(lab, deployed)
+
+
 @pytest.fixture(scope="module")
 def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """b1 has no python3-requests, and no package source but a folder."""

@@ -183,11 +183,15 @@ def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int
                 values[Place(host, chip)] = number
             else:
                 answers[chip] = answer
-        # npu-smi says that there is no tool to ask; super-pod, that nothing of this chip can be read.
+        # npu-smi says that there is no tool to ask; chip-answers, that a chip hangs and was left alone; super-pod, that
+        # nothing of this chip can be read.
+        mute = fleet.mute_chips(host)
         told = {
             chip
             for chip, one in answers.items()
-            if one.state == "tool_missing" or (not complain and one.number("super_pod_id") is None)
+            if one.state == "tool_missing"
+            or (one.state == "timeout" and chip in mute)
+            or (not complain and one.number("super_pod_id") is None)
         }
         if told:
             say.blocked(host)

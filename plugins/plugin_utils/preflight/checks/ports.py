@@ -111,6 +111,11 @@ def pool_master(fleet: Fleet, say: Say) -> None:
             say.unknown(_MASTER_UNKNOWN, host, found="not tried", **about)
 
 
+def _awaited(fleet: Fleet, host: str) -> bool:
+    """Whether other hosts connect to this one: nobody of the fleet does where the proxy is alone."""
+    return bool(fleet.view["hosts"][host]["instances"])
+
+
 def _untried(fleet: Fleet, host: str) -> bool:
     return not isinstance(fleet.host(host).get("probes"), list)
 
@@ -137,7 +142,7 @@ def firewall(fleet: Fleet, say: Say) -> None:
         if host in sources and host not in targets and lacks_node_ip(fleet, host):
             # node-ip says so, and there was nobody to be reached.
             say.blocked(host)
-        elif host in sources and host not in targets and len(sources) > 1 and not incomplete:
+        elif host in sources and host not in targets and _awaited(fleet, host) and len(sources) > 1 and not incomplete:
             say.unknown(_NOT_ASKED, host, expected="open", found="not tried")
         elif host in sources and host not in blamed:
             say.ok(host)

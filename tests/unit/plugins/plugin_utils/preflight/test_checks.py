@@ -440,6 +440,25 @@ def test_hosts_that_connect_to_none_of_the_asked_ones_are_not_judged_by_that() -
     assert said(report) == [] and "firewall" in report.not_judged
 
 
+def test_nobody_connects_to_a_host_with_only_the_proxy() -> None:
+    case = fleets.good("a3")
+    case.view["hosts"]["p1"]["instances"] = []
+    for host in case.hosts:
+        about = case.host(host)
+        about["probes"] = [one for one in about["probes"] if one["to"] != "p1"]
+    report = case.judge(tags=["ports"])
+    assert said(report) == [] and "firewall" not in report.not_judged
+
+
+def test_a_chip_that_hangs_is_one_finding() -> None:
+    """After two calls that hung it is not asked again, by npu-smi neither."""
+    case = fleets.good("a3")
+    for answer in case.facts["d1"]["npu"]["chips"]["4"].values():
+        answer.update(state="timeout", text="not asked: 2 calls about chip 4 hung before")
+    case.pings = fleets.run_pings(case.view, case.facts)
+    assert said(case.judge()) == [("chip-answers", "unknown", "d1", 4)]
+
+
 def test_a_host_that_did_not_answer_leaves_comparisons_open() -> None:
     case = fleets.good("a3")
     del case.facts["d2"]
