@@ -77,10 +77,10 @@ class ActionModule(ActionBase):
             # What ended explains what is not ready, so it comes first.
             down.sort(key=lambda line: " has ended" not in line)
             more = [f"... and {len(down) - 40} more"] if len(down) > 40 else []
+            loads = all(" loading (" in line for line in down)
+            fix = "They load, which takes minutes; site.yml waits for them." if loads else "site.yml repairs it."
             result["failed"] = True
-            result["msg"] = "\n".join(
-                [f"cluster {overview['name']} is not wholly up:", *down[:40], *more, "site.yml repairs it."]
-            )
+            result["msg"] = "\n".join([f"cluster {overview['name']} is not wholly up:", *down[:40], *more, fix])
         return result
 
 

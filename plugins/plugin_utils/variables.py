@@ -147,7 +147,7 @@ _TABLE = (
         "H",
         "integer",
         None,
-        "Memory of the host in GiB, for the plan's arithmetic (D2RH).",
+        "Memory of the host in GiB, for the plan's arithmetic (D2RH, KV pool).",
         minimum=1,
         maximum=1048576,
         physical=True,

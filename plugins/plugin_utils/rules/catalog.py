@@ -104,6 +104,7 @@ RULES: dict[str, str] = {
     "pool-host": "The pool's master does not have exactly one host",
     "pool-nesting": "A setting that AscendStoreConnector does not read",
     "pool-unknown-setting": "A setting that AscendStoreConnector does not have",
+    "pool-memory": "The KV pool takes more memory than there is",
     "pool-no-memory": "A KV pool to which no engine gives memory",
     "pool-lookup-port": "Two instances of one host have the same lookup_rpc_port",
     "pool-hash-seed": "Engines of one pool hash differently",

@@ -41,6 +41,8 @@ _EXTRA = (
     "use_layerwise",
     "use_ascend_direct",
 )
+# What AscendStoreConnector reads, which the plan composes from pd_kv_pool.
+_STORE = ("backend", "lookup_rpc_port", "load_async", "consumer_is_to_put", "consumer_is_to_load")
 _SIZES = ("dp_size", "tp_size", "pp_size", "pp_layer_partition")
 _POLICIES = ("fail", "recompute")
 
@@ -68,7 +70,9 @@ def _unread_outside(context: Context, placement: Placement, config: t.Mapping[st
             continue
         near = _close(key, _OUTER)
         fix = f"move it into {_VARIABLE}.kv_connector_extra_config"
-        if key not in _EXTRA:
+        if key in _STORE:
+            fix = "move it into pd_kv_pool, from which the plan writes the store's part"
+        elif key not in _EXTRA:
             fix = f"did you mean {near}?" if near else f"{fix} if your connector reads it, or leave it out"
         yield severity(
             "kv-transfer-key",
@@ -85,14 +89,21 @@ def _unread_inside(
 ) -> t.Iterator[Finding]:
     for key, value in config.items():
         near = None if key in known else _close(key, known)
-        if near is not None or key in _OUTER:
+        fix = f"did you mean {near}?" if near else None
+        if key in _OUTER:
+            fix = f"move it up to {_VARIABLE}.{key}: it is read there only"
+        elif key in _STORE:
+            fix = "move it into pd_kv_pool, from which the plan writes the store's part"
+        elif known is _EXTRA and key in _SIZES:
+            fix = "leave it out: the plan writes prefill's and decode's sizes from pd_tp_size and the like"
+        if fix is not None and key not in known:
             yield warning(
                 "kv-transfer-key",
                 placement.host,
                 f"{_VARIABLE}.{where}{key}",
                 value,
                 f"{_VARIABLE}.{where}{key} is no key that the connectors read",
-                f"did you mean {near}?" if near else f"move it up to {_VARIABLE}.{key}: it is read there only",
+                fix,
             )
 
 

@@ -9,7 +9,7 @@ import json
 import re
 import typing as t
 
-from .. import command, container, pool, tables
+from .. import command, container, hostmemory, pool, tables
 from ..model import ROLES, Finding, Placement
 from .context import Context, error, given_environment, warning
 
@@ -421,14 +421,14 @@ def pool_prefix_caching(context: Context) -> t.Iterator[Finding]:
         return
     for placement, args in context.of_role("prefill"):
         if command.option(args, "enable-prefix-caching") is False:
-            variable = args["enable-prefix-caching"].variable
+            given = args["enable-prefix-caching"]
             yield warning(
                 "pool-prefix-caching",
                 placement.host,
-                f"{variable}.{args['enable-prefix-caching'].name}",
-                args["enable-prefix-caching"].value,
+                f"{given.variable}.{given.name}",
+                given.value,
                 f"instance {placement.instance.name} runs without prefix caching, so it never takes anything from the pool",
-                "drop no-enable-prefix-caching for prefill",
+                f"drop {given.name} for prefill",
             )
 
 
@@ -457,6 +457,38 @@ def pool_lease(context: Context) -> t.Iterator[Finding]:
 
 def _longest_transfer(placement: Placement) -> int:
     return max(pool.transfer_timeouts(placement.processes[0].env))
+
+
+def pool_host_memory(context: Context) -> t.Iterator[Finding]:
+    """What a host's engines pin for the pool, beside what D2RH decode pins, against limits that the inventory tells."""
+    cluster = context.cluster
+    limit = cluster.container_memory_gib
+    for placement in context.placements:
+        rows = pool.memory(cluster, [placement])
+        if rows and limit is not None and rows[0]["bytes"] >= limit * pool.SIZE_DEFAULT:
+            yield _too_much(
+                placement.host, "pd_container_memory_gib", limit, pool.arithmetic(rows[0]), "a container may use"
+            )
+    for row in pool.memory_by_host(cluster, context.placements):
+        placements = context.on_host[row["host"]]
+        memory = placements[0].member.host_memory_gib
+        staged = [found for found in (hostmemory.pinned(cluster, placement) for placement in placements) if found]
+        known = [found for found in staged if found.total_gib is not None]
+        needed = row["bytes"] + sum((found.total_gib or 0) * pool.SIZE_DEFAULT for found in known)
+        if memory is not None and needed >= memory * pool.SIZE_DEFAULT:
+            said = " and ".join([pool.arithmetic(row), *(found.arithmetic for found in known)])
+            yield _too_much(row["host"], "pd_host_memory_gib", memory, said, "the host has")
+
+
+def _too_much(host: str, variable: str, there: int, arithmetic: str, who: str) -> Finding:
+    return error(
+        "pool-memory",
+        host,
+        variable,
+        there,
+        f"engines on {host} pin {arithmetic} for the pool, but {who} {there} GiB",
+        "lower pd_kv_pool.config.global_segment_size (memcache: config.local), run fewer ranks there, or raise the limit",
+    )
 
 
 def pool_fabric_memory(context: Context) -> t.Iterator[Finding]:
@@ -579,6 +611,7 @@ RULES = (
     pool_client_environment,
     pool_prefix_caching,
     pool_lease,
+    pool_host_memory,
     pool_fabric_memory,
     pool_ssd,
     pool_memcache_protocol,

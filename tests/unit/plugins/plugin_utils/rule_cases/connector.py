@@ -413,6 +413,7 @@ TRANSFER: list[Provoking | Quiet] = [
             ("kv_buffer_sizes", 1, "did you mean kv_buffer_size?"),
             ("qos_priority", 2, "move it into pd_kv_transfer_config.kv_connector_extra_config"),
             ("prefill", {"tp_size": 8, "dp_size": 2}, "move it into pd_kv_transfer_config.kv_connector_extra_config"),
+            ("load_async", True, "move it into pd_kv_pool"),
             ("site_note", "x", "if your connector reads it, or leave it out"),
         )
     ),
@@ -434,10 +435,17 @@ TRANSFER: list[Provoking | Quiet] = [
             "p1",
             f"pd_kv_transfer_config.kv_connector_extra_config.{key}",
             value,
-            (key, f"move it up to pd_kv_transfer_config.{key}"),
+            (key, says),
             severity="warning",
         )
-        for key, value in (("kv_port", 20001), ("kv_load_failure_policy", "fail"), ("engine_id", "1"))
+        for key, value, says in (
+            *(
+                (name, value, f"move it up to pd_kv_transfer_config.{name}")
+                for name, value in (("kv_port", 20001), ("kv_load_failure_policy", "fail"), ("engine_id", "1"))
+            ),
+            ("lookup_rpc_port", "0", "move it into pd_kv_pool"),
+            ("pp_size", 2, "leave it out"),
+        )
     ),
     Quiet(
         "kv-transfer-key",

@@ -366,6 +366,39 @@ POOL: list[Provoking | Quiet] = [
     ),
 ]
 
+_SEGMENTS = {"pd_kv_pool": {"config": {"global_segment_size": "64GB"}}}
+POOL_MEMORY: list[Provoking | Quiet] = [
+    *(
+        Provoking(
+            "pool-memory", variable, base(groups=POOL_HOST, all={**_SEGMENTS, variable: 800}), "p1", variable, 800, says
+        )
+        for variable, says in (
+            ("pd_host_memory_gib", ("16 workers x (64 GB", "1040 GB", "the host has 800 GiB", "d2")),
+            ("pd_container_memory_gib", ("1040 GB", "a container may use 800 GiB")),
+        )
+    ),
+    Provoking(
+        "pool-memory",
+        "memcache",
+        base(
+            groups=POOL_HOST,
+            all={
+                "pd_kv_pool": {"backend": "memcache", "config": {"local": {"ock.mmc.local_service.dram.size": "64GB"}}},
+                "pd_host_memory_gib": 1024,
+            },
+        ),
+        "p1",
+        "pd_host_memory_gib",
+        1024,
+        ("16 workers x (64 GB", "1024 GB"),
+        alone=False,
+    ),
+    *(
+        Quiet("pool-memory", variable, base(groups=POOL_HOST, all={**_SEGMENTS, variable: 1600}))
+        for variable in ("pd_host_memory_gib", "pd_container_memory_gib")
+    ),
+]
+
 POOL_ON_DISK: list[Provoking | Quiet] = [
     Provoking(
         "pool-ssd",
@@ -550,4 +583,4 @@ POOL_BY_HAND: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*POOL, *POOL_ON_DISK, *POOL_BY_HAND]
+CASES: list[Provoking | Quiet] = [*POOL, *POOL_MEMORY, *POOL_ON_DISK, *POOL_BY_HAND]
