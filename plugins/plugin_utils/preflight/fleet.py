@@ -316,6 +316,10 @@ class Fleet:
         gone = {*self.missing_chips(host), *self.mute_chips(host)}
         return [chip for chip in self.planned_chips(host) if chip not in gone]
 
+    def filed(self, host: str, chip: int) -> t.Mapping[str, t.Any]:
+        """What hccn.conf says of a chip, by key."""
+        return mapping(mapping(mapping(self.npu(host).get("hccn_conf")).get("chips")).get(str(chip)))
+
     @_remembered
     def present_chips(self, host: str) -> list[int]:
         gone = set(self.missing_chips(host))

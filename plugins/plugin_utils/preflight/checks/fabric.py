@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import collections
 import typing as t
 
 from ..fleet import HCCN_CONF, Answer, Fleet, address, listing, mapping, network, one_line
@@ -100,6 +100,12 @@ _CONF = {
         "请更正；每行一个 KEY_芯片=值，例如 address_0=192.0.2.1",
     ),
 }
+_CONF_LINE_ENDS = Words(
+    "{file} on {host} has Windows line ends, which hccn_tool takes for a part of every value",
+    "on {host}: `sed -i 's/\\r$//' {file}`",
+    "{host} 上的 {file} 使用 Windows 换行符，hccn_tool 会将其视为值的一部分",
+    "在 {host} 上执行：`sed -i 's/\\r$//' {file}`",
+)
 _CONF_EMPTY = Words(
     "{file} on {host} holds no address: those that the chips have now are gone after a reboot, and unknown in the container",
     "set them again, which writes the file: `hccn_tool -i N -ip -s address A netmask M`",
@@ -157,15 +163,10 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
         if state == "coming":
             say.ok(host)
         elif state in _CONF:
-            lines = names((one_line(line, 40) for line in listing(conf.get("lines_not_understood"))), 3)
-            found = lines or state
-            say.error(
-                _CONF[state],
-                host,
-                expected="a readable file",
-                found=found if state == "malformed" else state,
-                file=HCCN_CONF,
-            )
+            wrong = [str(line) for line in listing(conf.get("lines_not_understood"))]
+            found = names((one_line(line, 40) for line in wrong), 3) if state == "malformed" and wrong else state
+            words = _CONF_LINE_ENDS if wrong and all(line.endswith("\r") for line in wrong) else _CONF[state]
+            say.error(words, host, expected="a readable file", found=found, file=HCCN_CONF)
         elif state == "empty" and fleet.plane == "roce":
             say.error(_CONF_EMPTY, host, expected="an address per chip", found="none", file=HCCN_CONF)
         elif state not in ("ok", "empty"):
@@ -173,11 +174,21 @@ def hccn_conf(fleet: Fleet, say: Say) -> None:
         elif not fleet.has("hccn", host) or not fleet.has("generation", host):
             say.blocked(host)
         else:
-            entries = {chip: mapping(mapping(conf.get("chips")).get(str(chip))) for chip in fleet.chips(host)}
-            if _stale_as_a_whole(fleet, say, host, entries):
+            entries = {chip: fleet.filed(host, chip) for chip in fleet.chips(host)}
+            if _empty_as_a_whole(fleet, say, host, entries) or _stale_as_a_whole(fleet, say, host, entries):
                 continue
             for chip, entry in entries.items():
                 _conf_of_chip(fleet, say, host, chip, entry)
+
+
+def _empty_as_a_whole(fleet: Fleet, say: Say, host: str, entries: t.Mapping[int, t.Mapping[str, t.Any]]) -> bool:
+    """A file without any of the addresses that all chips have: said once, not once per chip."""
+    live = [address(fleet.answer(host, chip, "ip").word("ipaddr")) for chip in entries]
+    if len(entries) < 2 or None in live or any(entry.get("address") for entry in entries.values()):
+        return False
+    also = [Place(host, chip) for chip in entries]
+    say.error(_CONF_EMPTY, host, expected="an address per chip", found="none", also=also, file=HCCN_CONF)
+    return True
 
 
 def _stale_as_a_whole(fleet: Fleet, say: Say, host: str, entries: t.Mapping[int, t.Mapping[str, t.Any]]) -> bool:
@@ -441,7 +452,35 @@ _DETECT_SELF = Words(
 )
 
 
+_DETECT_FAR = Words(
+    "the detection address {found} of chip {chip} of {host} is neither in the chip's own subnet {expected} nor its gateway, unlike "
+    "those of other chips, so its network health tells of another way",
+    "on {host}: `hccn_tool -i {chip} -netdetect -s address {target}`",
+    "{host} 芯片 {chip} 的检测地址 {found} 既不在其网段 {expected} 内也不是其网关，与其他芯片不同，其网络健康状态反映的是另一条路径",
+    "在 {host} 上执行：`hccn_tool -i {chip} -netdetect -s address {target}`",
+)
+
+
+def _odd_targets(fleet: Fleet, places: t.Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Chips whose detection address is behind a router that is not their gateway's own address, unlike most chips'."""
+    targets = {place: address(fleet.answer(*place, "netdetect").word("netdetect")) for place in places}
+    counts = collections.Counter(targets.values())
+    far = set()
+    for place, target in targets.items():
+        subnet = network(fleet.answer(*place, "ip"))
+        way = address(fleet.answer(*place, "gateway").word("gateway"))
+        if target is not None and subnet is not None and target not in subnet and target != way:
+            far.add(place)
+    # One address for all, or one for each beyond the switches, is a site's choice.
+    return (
+        set() if 2 * len(far) > len(places) else {place for place in far if 2 * counts[targets[place]] <= len(places)}
+    )
+
+
 def netdetect(fleet: Fleet, say: Say) -> None:
+    odd = _odd_targets(
+        fleet, [(host, chip) for host in say.hosts if fleet.roce_used(host) for chip in fleet.chips(host)]
+    )
     for host in say.hosts:
         chips = fleet.chips(host)
         if not fleet.roce_used(host):
@@ -461,6 +500,10 @@ def netdetect(fleet: Fleet, say: Say) -> None:
                 del answers[chip]
                 if target == address(fleet.answer(host, chip, "ip").word("ipaddr")):
                     say.warning(_DETECT_SELF, host, chip, expected="another address", found=target, target="GATEWAY")
+                elif (host, chip) in odd:
+                    subnet = network(fleet.answer(host, chip, "ip"))
+                    best = _usual_target(fleet, host, "netdetect")
+                    say.warning(_DETECT_FAR, host, chip, expected=subnet, found=target, target=best)
                 else:
                     say.ok(host, chip)
         unread(say, host, chips, "netdetect", answers)
@@ -515,8 +558,7 @@ def gateway(fleet: Fleet, say: Say) -> None:
             elif target is not None:
                 del answers[chip]
                 if subnet is not None and target not in subnet:
-                    planned = _subnet_of_file(fleet, host, chip)
-                    if planned not in (None, subnet) and target in planned:
+                    if _moved(fleet, host, chip):
                         # The address is what has changed; hccn-conf says so.
                         say.blocked(host)
                         continue
@@ -533,10 +575,14 @@ def gateway(fleet: Fleet, say: Say) -> None:
                 say.each("warning", _GATEWAY_FLAT, host, unset, chips, **values)
 
 
-def _subnet_of_file(fleet: Fleet, host: str, chip: int) -> ipaddress.IPv4Network | None:
-    """The subnet that hccn.conf puts a chip into."""
-    entry = mapping(mapping(mapping(fleet.npu(host).get("hccn_conf")).get("chips")).get(str(chip)))
-    return network(Answer("ok", {"ipaddr": entry.get("address"), "netmask": entry.get("netmask")}))
+def _moved(fleet: Fleet, host: str, chip: int) -> bool:
+    """Whether a chip has left the subnet that hccn.conf puts it into, where its gateway still is."""
+    entry = fleet.filed(host, chip)
+    planned = network(Answer("ok", {"ipaddr": entry.get("address"), "netmask": entry.get("netmask")}))
+    way = address(fleet.answer(host, chip, "gateway").word("gateway"))
+    if planned is None or planned == network(fleet.answer(host, chip, "ip")):
+        return False
+    return way is not None and way in planned
 
 
 # Switch ---------------------------------------------------------------------------------------------------------------

@@ -104,11 +104,23 @@ def address_unique(fleet: Fleet, say: Say) -> None:
                     say.blocked(host)
         for found, places in _shared(fleet, owners):
             twice.update(places)
+            if query == "ip" and sum(not _misfiled(fleet, place) for place in places) < 2:
+                # hccn-conf says whose address is not the one that it should have.
+                for place in places:
+                    say.blocked(place.host)
+                continue
             _same(say, _TWICE, found, places, kind=_KINDS[query], query=f"-{query}")
         if query == fleet.plane_query():
             for places in owners.values():
                 if places[0] not in twice:
                     say.ok(*places[0])
+
+
+def _misfiled(fleet: Fleet, place: Place) -> bool:
+    """Whether hccn.conf gives a chip another address than it has."""
+    assert place.chip is not None
+    filed = address(str(fleet.filed(place.host, place.chip).get("address") or ""))
+    return filed is not None and filed != address(fleet.answer(place.host, place.chip, "ip").word("ipaddr"))
 
 
 def _shared(fleet: Fleet, owners: t.Mapping[t.Any, list[Place]]) -> t.Iterator[tuple[str, list[Place]]]:

@@ -259,6 +259,17 @@ def conf_is_a_folder(case: Case, host: str) -> None:
         case.facts[host]["npu"]["chips"][str(chip)]["ip"] = {"state": "conf_unreadable"}
 
 
+@fault("hccn-conf", says=("Windows line ends", "sed -i"))
+def conf_of_windows(case: Case, host: str) -> None:
+    wrong = ["address_0=192.0.2.1\r", "netmask_0=255.255.0.0\r"]
+    case.facts[host]["npu"]["hccn_conf"] = {"state": "malformed", "chips": {}, "lines_not_understood": wrong}
+
+
+@fault("hccn-conf", says=("holds no address",))
+def conf_is_empty(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["hccn_conf"] = {"state": "empty", "chips": {}}
+
+
 @fault("hccn-conf", says=("addres_0",))
 def conf_malformed(case: Case, host: str) -> None:
     case.facts[host]["npu"]["hccn_conf"].update(state="malformed", lines_not_understood=["addres_0 192.0.2.1"])
@@ -448,6 +459,11 @@ def detect_address_only_just_set(case: Case, host: str) -> None:
 def no_detect_address_and_so_no_health(case: Case, host: str) -> None:
     case.query(host, CHIP, "net_health")["net_health"] = "Init"
     case.facts[host]["npu"]["chips"][str(CHIP)]["netdetect"] = {"state": "not_configured"}
+
+
+@fault("netdetect", "warning", chip=CHIP, says=("10.99.0.1", "unlike those of other chips"))
+def detects_elsewhere(case: Case, host: str) -> None:
+    case.query(host, CHIP, "netdetect")["netdetect"] = "10.99.0.1"
 
 
 @fault("netdetect", "warning", chip=CHIP)

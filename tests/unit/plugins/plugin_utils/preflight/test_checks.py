@@ -337,6 +337,15 @@ def test_different_subnets_without_a_gateway_are_an_error() -> None:
     assert "11.0.0.0/16" in verdict.message and "12.0.0.0/16" in verdict.message
 
 
+def test_a_stale_address_that_is_another_chips_is_told_once() -> None:
+    case = fleets.good("a3")
+    case.query("d2", 5, "ip")["ipaddr"] = case.query("p1", 0, "ip")["ipaddr"]
+    assert said(case.judge()) == [("hccn-conf", "error", "d2", 5)]
+    # Where the files have it twice as well, neither is the wrong one.
+    case.facts["d2"]["npu"]["hccn_conf"]["chips"]["5"]["address"] = case.query("p1", 0, "ip")["ipaddr"]
+    assert said(case.judge()) == [("address-unique", "error", "p1", 0)]
+
+
 def test_an_address_that_was_moved_out_of_its_gateways_subnet_is_told_once() -> None:
     case = fleets.good("a3")
     case.query("d1", 5, "ip")["ipaddr"] = "12.0.0.5"
