@@ -54,6 +54,9 @@ FIRST_PAUSE = 0.1
 BUSY_TRIES = 6
 """Pauses of 0.1, 0.2, 0.4 … seconds: a little over three in all, unless the budget ends earlier."""
 
+BUSY_IN_A_ROW = 4
+"""After so many questions in a row that found the tool busy to the end, it is not waited for any more, till it answers."""
+
 HANGS_PER_CHIP = 2
 """After so many calls about one chip that hung, the chip is not asked any more."""
 
@@ -105,6 +108,7 @@ class Tools:
         self.paths = {name: find(name, self.root, environ.get("PATH", ""), path_first) for name in PLACES}
         self._states: dict[str, list[tuple[str, str]]] = {name: [] for name in PLACES}
         self._hangs: dict[int, int] = {}
+        self._busy_in_a_row = 0
 
     # What a caller asks
 
@@ -161,12 +165,14 @@ class Tools:
             return Call(answers.TIMEOUT, f"not asked: {HANGS_PER_CHIP} calls about chip {chip} hung before")
         pause = FIRST_PAUSE
         call = Call(answers.UNKNOWN, "")
-        for attempt in range(BUSY_TRIES):
+        tries = BUSY_TRIES if self._busy_in_a_row < BUSY_IN_A_ROW else 1
+        for attempt in range(tries):
             if self.left <= 0:
                 return self._spent() if attempt == 0 else call
             call = self._call(name, path, words)
             busy = call.state == answers.OK and answers.fault_of(answers.listen(call.text).lines) == answers.BUSY
-            if not busy or attempt == BUSY_TRIES - 1:
+            if not busy or attempt == tries - 1:
+                self._busy_in_a_row = self._busy_in_a_row + 1 if busy else 0
                 break
             self.busy_retries += 1
             time.sleep(max(0.0, min(pause, self.left)))

@@ -195,6 +195,7 @@ class PingResult(t.TypedDict, total=False):
     l1_plane: list[int]
     average_us: float
     max_us: float
+    problems: list[str]
 
 
 class LeftOut(t.TypedDict, total=False):

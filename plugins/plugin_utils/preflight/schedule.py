@@ -314,4 +314,4 @@ def ping_run(plan: Schedule, results: t.Mapping[str, t.Mapping[str, t.Any]]) -> 
     return {"mode": plan.mode, "plane": plan.plane, "results": run, "left_out": left_out}
 
 
-_KEPT = ("state", "text", "sent", "received", "loss_percent", "l1_plane", "average_us", "max_us")
+_KEPT = ("state", "text", "sent", "received", "loss_percent", "l1_plane", "average_us", "max_us", "problems")

@@ -358,15 +358,41 @@ _DRIVER_UNKNOWN = Words(
 )
 
 
+_DRIVER_NOT_LOADED = Words(
+    "npu-smi on {host} shows driver {found}, {place} says {expected}: another one is loaded than was installed",
+    "reboot {host}, which loads what was installed; if it stays, install driver {expected} again",
+    "{host} 上 npu-smi 显示驱动 {found}，{place} 为 {expected}：加载的驱动与安装的不同",
+    "重启 {host} 以加载已安装的驱动；若仍不同，请重新安装驱动 {expected}",
+)
+
+
+def _not_loaded(fleet: Fleet, say: Say) -> set[str]:
+    """Hosts that were not rebooted since another driver was installed."""
+    hosts = set()
+    for host in say.hosts:
+        filed, loaded = mapping(fleet.npu(host).get("driver")).get("driver"), fleet.smi(host).get("version")
+        if not isinstance(filed, str) or not isinstance(loaded, str):
+            continue
+        installed, shown = filed.strip().lower(), loaded.strip().lower()
+        # Either may leave out the last parts.
+        if installed and shown and not installed.startswith(shown) and not shown.startswith(installed):
+            hosts.add(host)
+            say.warning(_DRIVER_NOT_LOADED, host, expected=filed, found=loaded, place=f"{VENDOR}/version.info")
+    return hosts
+
+
 def driver_equal(fleet: Fleet, say: Say) -> None:
     unread: set[str] = set()
-    odd_hosts: set[str] = set()
+    not_loaded = _not_loaded(fleet, say)
+    odd_hosts = set(not_loaded)
     for part, part_zh, place in (
         ("driver", "驱动", f"{VENDOR}/version.info"),
         ("firmware", "固件", "/usr/local/Ascend/firmware/version.info"),
     ):
         values = {}
         for host in say.hosts:
+            if part == "driver" and host in not_loaded:
+                continue  # which of the two to compare is open
             version = mapping(fleet.npu(host).get("driver")).get(part)
             if not version and part == "driver":
                 version = fleet.smi(host).get("version")

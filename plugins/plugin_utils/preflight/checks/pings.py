@@ -56,6 +56,13 @@ _REPEAT = (
 )
 _REPEAT_ZH = "在 {from_host} 上手工重复：`hccn_tool -i {from_chip} -{option} -g address {address}`；然后检查该处的线缆、vNIC 或地址、TLS"
 _LOST = _texts("nothing comes back", "没有任何应答", _REPEAT, _REPEAT_ZH)
+_TOO_LONG = _texts(
+    "the tool says 'Message too long': a port on the way takes shorter packets",
+    "工具报告 Message too long：途中有端口的 MTU 较小",
+    "give the chips' ports and those of the switches between them one MTU (hccn_tool shows a chip's by -mtu -g); then "
+    + _REPEAT,
+    "使芯片端口与其间交换机端口的 MTU 一致（hccn_tool 用 -mtu -g 查看芯片的值）；然后" + _REPEAT_ZH,
+)
 _LOSSY = _texts("packets are lost, {found} at worst", "丢包，最差 {found}", _REPEAT, _REPEAT_ZH)
 _PLANE = _texts(
     "the L1 plane check fails ({found})",
@@ -75,6 +82,9 @@ _UNREAD = Words(
     "{host} 的 {count} 次 ping 没有结论（{found}）：{text}",
     "重新执行 preflight；若仍如此，在 {from_host} 上执行：`hccn_tool -i {from_chip} -{option} -g address {address}`",
 )
+
+
+_TOO_LONG_SAID = "Message too long"
 
 
 def _edge(ping: f.PingResult) -> Edge:
@@ -130,7 +140,10 @@ def ping(fleet: Fleet, say: Say) -> None:
     read = [one for one in pings if _read(one)]
     lost = [one for one in read if _loss(one) >= 100]
     lossy = [one for one in read if 0 < _loss(one) < 100]
+    long = [one for one in lost if _TOO_LONG_SAID in listing(one.get("problems"))]
+    lost = [one for one in lost if one not in long]
     _explain(fleet, say, read, lost, "error", _LOST, lambda one: f"{_loss(one):g} %", "an answer")
+    _explain(fleet, say, read, long, "error", _TOO_LONG, lambda one: f"{_loss(one):g} %", "an answer")
     _explain(fleet, say, read, lossy, "warning", _LOSSY, lambda one: f"{_loss(one):g} %", "0 %")
     _passed(say, read)
 

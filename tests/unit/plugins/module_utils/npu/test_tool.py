@@ -145,6 +145,27 @@ def test_a_tool_that_stays_busy_is_said_to_be(tmp_path: Path, monkeypatch: pytes
     assert 0.31 <= calls["elapsed"] - calls["seconds"] < 1
 
 
+def test_a_tool_that_is_always_busy_is_not_waited_for_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "FIRST_PAUSE", 0.01)
+    hccn_tool(
+        tmp_path, f"[ -e {tmp_path}/free ] && echo 'link status: UP' || echo 'hccn_tool is busy, please try again.'"
+    )
+    asked = tools(tmp_path)
+
+    def states(count: int) -> set[str]:
+        return {asked.ask(tool.HCCN_TOOL, LINK, 0).read(hccn.parse_link)["state"] for _ in range(count)}
+
+    assert states(10) == {"busy"}
+    assert asked.report()["calls"]["count"] == 4 * 6 + 6
+    (tmp_path / "free").touch()
+    assert states(1) == {"ok"}
+    (tmp_path / "free").unlink()
+    assert states(1) == {"busy"}
+    assert asked.report()["calls"]["count"] == 4 * 6 + 6 + 1 + 6, "what has answered is waited for again"
+
+
 def test_the_budget_bounds_everything(tmp_path: Path) -> None:
     hccn_tool(tmp_path, "sleep 0.3; echo 'link status: UP'")
     asked = tools(tmp_path, budget=0.5)

@@ -194,6 +194,12 @@ def memory_not_told(case: Case, host: str) -> None:
 @fault("driver-equal", "warning", says=("24.1.rc3", "25.2.0"))
 def other_driver(case: Case, host: str) -> None:
     case.facts[host]["npu"]["driver"]["driver"] = "24.1.rc3"
+    case.facts[host]["npu"]["npu_smi"]["version"] = "24.1.rc3"
+
+
+@fault("driver-equal", "warning", says=("26.0.rc1", "25.2.0", "reboot"))
+def driver_not_loaded(case: Case, host: str) -> None:
+    case.facts[host]["npu"]["driver"]["driver"] = "26.0.rc1"
 
 
 @fault("firmware-fits", "warning", says=("[8.0.0,8.9.9]", "7.7.0.6.236"))
@@ -524,6 +530,12 @@ def fail_pings(case: Case, wanted: t.Callable[[dict[str, t.Any]], bool], **field
 @fault("ping", chip=CHIP, says=("nothing comes back", "-g address"))
 def chip_cannot_be_reached(case: Case, host: str) -> None:
     fail_pings(case, lambda one: (host, CHIP) in ends(one))
+
+
+@fault("ping", chip=CHIP, says=("Message too long", "one MTU"))
+def packets_are_too_long(case: Case, host: str) -> None:
+    fields = {"loss_percent": 100.0, "received": 0, "average_us": None, "problems": ["Message too long"]}
+    fail_pings(case, lambda one: (host, CHIP) in ends(one), **fields)
 
 
 @fault("ping")
