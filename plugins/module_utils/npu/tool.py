@@ -180,7 +180,7 @@ class Tools:
         return call
 
     def _spent(self) -> Call:
-        return Call(answers.TIMEOUT, f"not asked: the {self.budget:g} seconds for this host were spent", spent=True)
+        return Call(answers.TIMEOUT, f"not asked: the {self.budget:g} {answers.SPENT}", spent=True)
 
     def _call(self, name: str, path: str, words: t.Sequence[str]) -> Call:
         if name != HCCN_TOOL:

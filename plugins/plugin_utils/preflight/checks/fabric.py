@@ -7,6 +7,8 @@ from __future__ import annotations
 import collections
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import SPENT
+
 from ..fleet import HCCN_CONF, Answer, Fleet, address, listing, mapping, network, one_line
 from ..verdicts import Place, Severity, Words
 from . import pings
@@ -57,15 +59,34 @@ _MUTE = Words(
 )
 
 
+_LEFT_ALONE = Words(
+    "chip {chips} of {host} was not asked, for the tool had no time left: {text}",
+    "see whether another program on {host} calls hccn_tool all the time; else give the host more time (preflight_tool_budget)",
+    "未查询 {host} 的芯片 {chips}，因为没有剩余时间：{text}",
+    "检查 {host} 上是否有其他程序不停调用 hccn_tool；否则增大该主机的时间（preflight_tool_budget）",
+)
+
+
 def chip_answers(fleet: Fleet, say: Say) -> None:
     for host in say.hosts:
-        mute = fleet.mute_chips(host)
+        answers = {
+            chip: [fleet.answer(host, chip, query) for query in fleet.queries(host, chip)]
+            for chip in fleet.mute_chips(host)
+        }
         for chip in fleet.chips(host):
             say.ok(host, chip)
-        why = {
-            chip: names(sorted({fleet.answer(host, chip, query).state for query in fleet.queries(host, chip)}))
-            for chip in mute
-        }
+        alone = [chip for chip, told in answers.items() if told and all(SPENT in (one.text or "") for one in told)]
+        if alone:
+            say.unknown(
+                _LEFT_ALONE,
+                host,
+                expected="answers",
+                found="not asked",
+                also=[Place(host, chip) for chip in alone],
+                chips=numbers(alone),
+                text=answers[alone[0]][0].text,
+            )
+        why = {chip: names(sorted({one.state for one in told})) for chip, told in answers.items() if chip not in alone}
         for states, group in grouped(why.items()).items():
             say.each(
                 "unknown", _MUTE, host, group, fleet.planned_chips(host), expected="answers", found=states or "nothing"

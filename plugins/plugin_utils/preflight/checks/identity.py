@@ -195,13 +195,14 @@ def _spod(fleet: Fleet, say: Say, field: str, complain: bool) -> dict[Place, int
                 values[Place(host, chip)] = number
             else:
                 answers[chip] = answer
-        # npu-smi says that there is no tool to ask; chip-answers, that a chip hangs and was left alone; super-pod, that
+        # npu-smi says that the tool does not work; chip-answers, that a chip hangs and was left alone; super-pod, that
         # nothing of this chip can be read.
         mute = fleet.mute_chips(host)
+        works = fleet.smi_state(host) == "ok"
         told = {
             chip
             for chip, one in answers.items()
-            if one.state == "tool_missing"
+            if not works
             or (one.state == "timeout" and chip in mute)
             or (not complain and one.number("super_pod_id") is None)
         }

@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import SPENT
+
 from .fleets import MODEL, Case
 
 CHIP = 5
@@ -225,6 +227,16 @@ def hccn_tool_missing(case: Case, host: str) -> None:
                 case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "tool_missing"}
 
 
+@fault("npu-smi", says=("become",))
+def npu_smi_denied(case: Case, host: str) -> None:
+    text = "permission denied: pls check this cmd run permission."
+    case.facts[host]["npu"]["tools"]["npu_smi"] = {"path": "/usr/local/bin/npu-smi", "state": "denied", "text": text}
+    case.facts[host]["npu"]["npu_smi"] = {"state": "denied", "chips": {}}
+    for number, chip in case.facts[host]["npu"]["chips"].items():
+        if "spod" in chip:
+            chip["spod"] = {"state": "denied", "text": f"card and chip of physical id {number} are not known: {text}"}
+
+
 @fault("hccn-tool", says=("become",))
 def hccn_tool_denied(case: Case, host: str) -> None:
     text = "permission denied: pls check this cmd run permission."
@@ -232,6 +244,15 @@ def hccn_tool_denied(case: Case, host: str) -> None:
         for query in case.facts[host]["npu"]["chips"][str(chip)]:
             if query != "spod":
                 case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "denied", "text": text}
+
+
+@fault("chip-answers", "unknown", says=("was not asked", "20 seconds", "preflight_tool_budget"))
+def no_time_left(case: Case, host: str) -> None:
+    for chip in case.chips():
+        for query in case.facts[host]["npu"]["chips"][str(chip)]:
+            if chip > 1:
+                text = f"not asked: the 20 {SPENT}"
+                case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "timeout", "text": text}
 
 
 @fault("chip-answers", "unknown", chip=CHIP)
