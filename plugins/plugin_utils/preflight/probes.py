@@ -14,10 +14,11 @@ Kinds of connections that a serving cluster makes, all TCP:
 - pool: every host with engines to the KV pool's master, without which they end at their start. A master outside this run
   is not started by it, so it is tried as it is: nobody listens in its place.
 
-Of a range its first and last port are tried: a rule of a firewall that covers both covers what is between. A host tries
-kv and transfer on up to `peers` hosts of the other role, and hccl on up to `peers` of its instance. The other kinds grow
-with the cluster on the proxy's host alone, and every one of these connections is needed to serve at all, so all are
-tried.
+Every port of api and kv is tried, since each of them is used: by one rank, or one worker. Of a long range, of one that is
+picked from (transfer, hccl), and of api where the proxy has very many to try, the first and the last port are: a rule of
+a firewall that covers both covers what is between. A host tries kv and transfer on up to `peers` hosts of the other role,
+and hccl on up to `peers` of its instance. The other kinds grow with the cluster on the proxy's host alone, and every one
+of these connections is needed to serve at all, so all are tried.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ import math
 import typing as t
 
 PEERS = 16
+LONG_RANGE = 64
+MANY_ENDPOINTS = 2048
+"""Of the proxy's host: what it could not try within its budget if all of them were filtered."""
 LIFETIME_LIMIT = 600
 
 Kind = t.Literal["api", "proxy", "rpc", "kv", "transfer", "hccl", "pool"]
@@ -151,12 +155,21 @@ def _ends(address: str, first: int, last: int) -> list[Endpoint]:
     return [Endpoint(address, port) for port in dict.fromkeys((first, last))]
 
 
-def _owned(placement: Plan, owner: str, address: str | None = None) -> list[Endpoint]:
+def _each(address: str, first: int, last: int) -> list[Endpoint]:
+    if last - first >= LONG_RANGE:
+        return _ends(address, first, last)
+    return [Endpoint(address, port) for port in range(first, last + 1)]
+
+
+_Ports = t.Callable[[str, int, int], list[Endpoint]]
+
+
+def _owned(placement: Plan, owner: str, address: str | None = None, ports: _Ports = _each) -> list[Endpoint]:
     return [
         end
         for row in placement["ports"]
         if row["owner"] == owner
-        for end in _ends(address or placement["node_ip"], row["first"], row["last"])
+        for end in ports(address or placement["node_ip"], row["first"], row["last"])
     ]
 
 
@@ -164,8 +177,10 @@ def _of_proxy(plan: Plan) -> t.Iterator[_Wanted]:
     proxy = plan["proxy"]
     if proxy is None:
         return
+    every = [_owned(placement, "api") for placement in plan["placements"]]
+    ports: _Ports = _each if sum(map(len, every)) <= MANY_ENDPOINTS else _ends
     for placement in plan["placements"]:
-        yield "api", proxy["host"], placement["host"], _owned(placement, "api")
+        yield "api", proxy["host"], placement["host"], _owned(placement, "api", ports=ports)
     if proxy["kind"] == "decode_first":
         for placement in plan["placements"]:
             if placement["role"] == "decode":
@@ -192,7 +207,7 @@ def _of_transfers(plan: Plan, peers: int, capped: list[LeftOut]) -> t.Iterator[_
         if host not in by_role[role]:
             by_role[role].append(host)
         if placement["kv_listen"]:
-            kv[role, host] += _ends(placement["node_ip"], *placement["kv_listen"])
+            kv[role, host] += _each(placement["node_ip"], *placement["kv_listen"])
     shared = _shared(plan)
     for role, sources in by_role.items():
         other = _OTHER[role]
