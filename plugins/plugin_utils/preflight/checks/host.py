@@ -261,8 +261,12 @@ def mtu_equal(fleet: Fleet, say: Say) -> None:
             say.blocked(host)
         else:
             _missing(say, host, "the MTU", "MTU", f"ip link show {fleet.planned(host)['nic']}")
-    remedy = "set one MTU on all hosts and the switches between them: `ip link set NIC mtu N`"
-    remedy_zh = "在所有主机及其间的交换机上设置相同的 MTU：`ip link set NIC mtu N`"
+    cards = {str(fleet.planned(host)["nic"]) for host in values}
+    odd = odd_ones({Place(host): value for host, value in values.items()})
+    usual = "N" if odd is None or odd.usual is None else odd.usual
+    command = f"`ip link set {cards.pop() if len(cards) == 1 else 'NIC'} mtu {usual}`"
+    remedy = f"set one MTU on all hosts and the switches between them: {command}"
+    remedy_zh = f"在所有主机及其间的交换机上设置相同的 MTU：{command}"
     alike(say, values, "error", what="the MTU", what_zh="MTU", remedy=remedy, remedy_zh=remedy_zh)
 
 

@@ -636,7 +636,7 @@ def address_not_on_card(case: Case, host: str) -> None:
         about["probes"] = [one for one in about.get("probes") or [] if one["to"] != host]
 
 
-@fault("mtu-equal", says=("9000", "1500"))
+@fault("mtu-equal", says=("9000", "ip link set eth0 mtu 1500"))
 def other_mtu(case: Case, host: str) -> None:
     case.host(host)["nics"]["eth0"]["mtu"] = 9000
 
