@@ -135,7 +135,9 @@ def test_what_is_wrong_is_found_alone(fleet: Fleet) -> None:
     assert refused.rc != 0 and refused.changed() == {} and fleet.rehearsal.processes() == []
     assert "d1 chip 3" in refused.messages() and "Fix:" in refused.messages()
     assert list(fleet.rehearsal.state.glob("hosts/*/opt/pd_serving/*/run.lock")) == [], "others need not wait for it"
-    assert fleet.rehearsal.run("preflight.yml", preflight_gate="warn").rc == 0
+    for gate in ("warn", "off"):
+        shown = fleet.rehearsal.run("preflight.yml", preflight_gate=gate)
+        assert shown.rc == 0 and "d1 chip 3" in shown.stdout, gate
 
 
 def test_nothing_is_changed_and_each_question_asked_once(fleet: Fleet) -> None:
