@@ -48,6 +48,12 @@ def sizes(cluster: Cluster) -> Sizes:
     return {"prefill": out["prefill"], "decode": out["decode"]}
 
 
+def stages_for_store(agreed: Sizes) -> dict[str, int | str]:
+    """What AscendStoreConnector has to know of prefill's pipeline; nothing without one."""
+    block = agreed["prefill"]
+    return {f"prefill_{key}": block[key] for key in ("pp_size", "pp_layer_partition") if key in block}
+
+
 def layer_partition(cluster: Cluster, instance: Instance) -> str | None:
     """How an instance's engines split their layers when not evenly: decode must be told, it has no pipeline of its own."""
     layers = (instance.members[0].engine_env_extra, instance.engine_env, cluster.engine_env_common)
@@ -89,12 +95,7 @@ def kv_transfer_config(
         config["engine_id"] = engine_id
     if cluster.kv_pool is None:
         return config, findings
-    stages = {
-        f"prefill_{key}": agreed["prefill"][key]
-        for key in ("pp_size", "pp_layer_partition")
-        if key in agreed["prefill"]
-    }
-    settings = {**stages, **pool.store_settings(cluster.kv_pool, instance.role)}
+    settings = {**stages_for_store(agreed), **pool.store_settings(cluster.kv_pool, instance.role)}
     return _with_pool(config, settings, pool_port), findings
 
 

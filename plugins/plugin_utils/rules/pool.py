@@ -9,7 +9,7 @@ import json
 import re
 import typing as t
 
-from .. import command, container, hostmemory, pool, tables
+from .. import command, connectors, container, hostmemory, pool, tables
 from ..model import ROLES, Finding, Placement
 from .context import Context, error, given_environment, warning
 
@@ -308,6 +308,7 @@ def pool_nesting(context: Context) -> t.Iterator[Finding]:
 def pool_store_settings(context: Context) -> t.Iterator[Finding]:
     """Keys that AscendStoreConnector does not have do nothing, and a text is true to Python whatever it says."""
     given = context.cluster.kv_pool or {}
+    stages = connectors.stages_for_store(connectors.sizes(context.cluster)) if given else {}
     places: list[tuple[str, t.Any]] = [("", {key: value for key, value in given.items() if key not in pool.OWN_KEYS})]
     places += [(f"{role}.", given[role]) for role in ROLES if isinstance(given.get(role), dict)]
     for prefix, settings in places:
@@ -326,6 +327,13 @@ def pool_store_settings(context: Context) -> t.Iterator[Finding]:
                 )
             elif _STORE_KEYS[key] is bool and not isinstance(value, bool):
                 yield _bad(f"{prefix}{key}", value, "must be true or false, without quotes")
+            elif key in stages and str(value) != str(stages[key]):
+                yield _bad(
+                    f"{prefix}{key}",
+                    value,
+                    f"must be {stages[key]}, which is prefill's own",
+                    "leave it out: the plan writes it from pd_pp_size and the engines' VLLM_PP_LAYER_PARTITION",
+                )
             elif key == "lookup_rpc_port" and (isinstance(value, bool) or not isinstance(value, (int, str))):
                 yield _bad(f"{prefix}{key}", value, "must be a number or a word")
 

@@ -366,6 +366,31 @@ POOL: list[Provoking | Quiet] = [
     ),
 ]
 
+POOL_STAGES: list[Provoking | Quiet] = [
+    Provoking(
+        "variable-value",
+        "other stages than prefill has",
+        base(
+            groups=POOL_HOST,
+            all={"pd_kv_pool": {"prefill_pp_size": 4}},
+            prefill={"pd_pp_size": 2, "pd_tp_size": 4},
+        ),
+        "all",
+        "pd_kv_pool.prefill_pp_size",
+        4,
+        ("must be 2", "leave it out"),
+    ),
+    Quiet(
+        "variable-value",
+        "the stages that prefill has",
+        base(
+            groups=POOL_HOST,
+            all={"pd_kv_pool": {"prefill_pp_size": "2"}},
+            prefill={"pd_pp_size": 2, "pd_tp_size": 4},
+        ),
+    ),
+]
+
 _SEGMENTS = {"pd_kv_pool": {"config": {"global_segment_size": "64GB"}}}
 POOL_MEMORY: list[Provoking | Quiet] = [
     *(
@@ -583,4 +608,4 @@ POOL_BY_HAND: list[Provoking | Quiet] = [
     ),
 ]
 
-CASES: list[Provoking | Quiet] = [*POOL, *POOL_MEMORY, *POOL_ON_DISK, *POOL_BY_HAND]
+CASES: list[Provoking | Quiet] = [*POOL, *POOL_STAGES, *POOL_MEMORY, *POOL_ON_DISK, *POOL_BY_HAND]
