@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import typing as t
 
-from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import SPENT
+from ansible_collections.ascend.pd_serving.plugins.module_utils.npu.answers import BUSY, SPENT
 
 from ..fleet import HCCN_CONF, Answer, Fleet, address, listing, mapping, network, one_line
 from ..verdicts import Place, Severity, Words
@@ -59,6 +59,12 @@ _MUTE = Words(
 )
 
 
+_HELD = Words(
+    "hccn_tool is busy whatever it is asked about chip {chips} of {host}",
+    "see which other program on {host} calls hccn_tool all the time (a monitoring agent?) and pause it: `ps -ef | grep hccn_tool`",
+    "查询 {host} 的芯片 {chips} 时 hccn_tool 始终忙",
+    "查看 {host} 上是哪个程序（监控代理？）不停调用 hccn_tool 并暂停它：`ps -ef | grep hccn_tool`",
+)
 _LEFT_ALONE = Words(
     "chip {chips} of {host} was not asked, for the tool had no time left: {text}",
     "see whether another program on {host} calls hccn_tool all the time; else give the host more time (preflight_tool_budget)",
@@ -86,7 +92,21 @@ def chip_answers(fleet: Fleet, say: Say) -> None:
                 chips=numbers(alone),
                 text=answers[alone[0]][0].text,
             )
-        why = {chip: names(sorted({one.state for one in told})) for chip, told in answers.items() if chip not in alone}
+        held = [chip for chip, told in answers.items() if told and {one.state for one in told} == {BUSY}]
+        if held:
+            say.unknown(
+                _HELD,
+                host,
+                expected="answers",
+                found=BUSY,
+                also=[Place(host, chip) for chip in held],
+                chips=numbers(held),
+            )
+        why = {
+            chip: names(sorted({one.state for one in told}))
+            for chip, told in answers.items()
+            if chip not in alone and chip not in held
+        }
         for states, group in grouped(why.items()).items():
             say.each(
                 "unknown", _MUTE, host, group, fleet.planned_chips(host), expected="answers", found=states or "nothing"

@@ -339,7 +339,7 @@ def hbm_free(fleet: Fleet, say: Say) -> None:
 
 
 _DRIVER = Words(
-    "{host} has {part} {found}, {count} other hosts have {expected}",
+    "{host} has {part} {found}, {others} {have} {expected}",
     "install {part} {expected} on {host}; all hosts of a cluster should have the same",
     "{host} 的 {part_zh}版本为 {found}，其他 {count} 台主机为 {expected}",
     "在 {host} 上安装{part_zh} {expected}；同一集群的主机应一致",

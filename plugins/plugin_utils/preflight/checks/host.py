@@ -203,7 +203,7 @@ def node_ip(fleet: Fleet, say: Say) -> None:
 # Alike on all hosts ---------------------------------------------------------------------------------------------------
 
 _ODD = Words(
-    "{what} of {host} is {found}, {count} other hosts have {expected}",
+    "{what} of {host} is {found}, that of {others} is {expected}",
     "{remedy}",
     "{host} 的 {what_zh} 为 {found}，其他 {count} 台主机为 {expected}",
     "{remedy_zh}",
@@ -471,7 +471,7 @@ def disk(fleet: Fleet, say: Say) -> None:
 # Model ----------------------------------------------------------------------------------------------------------------
 
 _MODEL = Words(
-    "the model in {path} on {host} differs from that on {count} other hosts: {part} {found}, there {expected}",
+    "the model in {path} on {host} differs from that on {others}: {part} {found}, there {expected}",
     "copy it again from a host that has the right one: `rsync -a --checksum {source} {target}`",
     "{host} 上 {path} 的模型与其他 {count} 台主机不同：{part} {found}，其他主机为 {expected}",
     "从正确的主机重新复制：`rsync -a --checksum {source} {target}`",

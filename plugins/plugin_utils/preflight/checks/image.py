@@ -14,9 +14,9 @@ from .say import Say
 
 _ABSENT = Words(
     "image {expected} is not on {host} yet; site.yml loads or pulls it",
-    "nothing; or beforehand on {host}: `docker pull {image}`",
+    "nothing; or beforehand on {host}: `docker pull {image}`, or `docker load` with its archive",
     "{host} 上还没有镜像 {expected}；site.yml 会加载或拉取",
-    "无需处理；也可提前在 {host} 上执行：`docker pull {image}`",
+    "无需处理；也可提前在 {host} 上执行：`docker pull {image}`，或用其归档执行 `docker load`",
 )
 _UNKNOWN = Words(
     "whether image {expected} is on {host} is not known",
@@ -63,7 +63,11 @@ def image_equal(fleet: Fleet, say: Say) -> None:
         elif _image(fleet, host).get("present") is True:
             say.unknown(_UNKNOWN, host, expected=fleet.view["image"], found="no digest", image=_quoted(fleet))
     remedy = (
-        "a tag was built twice; load the right one: `docker pull IMAGE`, or give pd_image by digest (IMAGE@sha256:...)"
+        f"a tag was built twice; load the right one (`docker pull {_quoted(fleet)}`, or `docker load` with its archive), or give "
+        "pd_image by digest (IMAGE@sha256:...)"
     )
-    remedy_zh = "同一标签被构建过两次；加载正确的镜像：`docker pull IMAGE`，或用摘要指定 pd_image（IMAGE@sha256:...）"
+    remedy_zh = (
+        f"同一标签被构建过两次；加载正确的镜像（`docker pull {_quoted(fleet)}`，或用其归档执行 `docker load`），"
+        "或用摘要指定 pd_image（IMAGE@sha256:...）"
+    )
     alike(say, digests, "error", what="the image's id", what_zh="镜像 ID", remedy=remedy, remedy_zh=remedy_zh)

@@ -111,6 +111,9 @@ class Say:
         texts = {name: str(value) for name, value in values.items()}
         texts |= {"host": host, "chip": "" if chip is None else str(chip)}
         texts |= {"expected": str(expected), "found": str(found)}
+        if "count" in texts:
+            texts["others"] = f"{texts['count']} other host{'' if texts['count'] == '1' else 's'}"
+            texts["have"] = "has" if texts["count"] == "1" else "have"
         one = texts["chip"] or texts.get("first", "")
         place = self.fleet.place(host, int(one)) if one else None
         texts["card"], texts["die"] = map(str, place or ("CARD", "CHIP"))

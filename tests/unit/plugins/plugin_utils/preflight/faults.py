@@ -246,6 +246,13 @@ def hccn_tool_denied(case: Case, host: str) -> None:
                 case.facts[host]["npu"]["chips"][str(chip)][query] = {"state": "denied", "text": text}
 
 
+@fault("chip-answers", "unknown", says=("hccn_tool is busy", "chip 2", "monitoring agent"))
+def tool_is_held(case: Case, host: str) -> None:
+    for query in case.facts[host]["npu"]["chips"]["2"]:
+        if query != "spod":
+            case.facts[host]["npu"]["chips"]["2"][query] = {"state": "busy", "text": "please try again."}
+
+
 @fault("chip-answers", "unknown", says=("was not asked", "20 seconds", "preflight_tool_budget"))
 def no_time_left(case: Case, host: str) -> None:
     for chip in case.chips():
