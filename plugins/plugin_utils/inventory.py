@@ -720,6 +720,7 @@ class _Reader:
             kv_cache_gib=values["pd_kv_cache_gib"],
             given=frozenset(given),
             complete=complete,
+            sized=complete,
         )
 
     def _of_instance(self, variable: Variable, name: str, hosts: list[str]) -> tuple[t.Any, bool]:

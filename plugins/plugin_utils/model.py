@@ -138,6 +138,8 @@ class Instance:
     kv_cache_gib: int | None
     given: frozenset[str]
     complete: bool = True
+    # Whether its variables alone are good, so that its sizes can be judged where its ranks cannot be laid out.
+    sized: bool = True
 
     @property
     def rank_width(self) -> int:

@@ -28,6 +28,11 @@ class Context:
         return [instance for instance in self.cluster.instances if instance.complete]
 
     @functools.cached_property
+    def sized(self) -> list[Instance]:
+        """complete, and those whose ranks alone could not be laid out."""
+        return [instance for instance in self.cluster.instances if instance.sized]
+
+    @functools.cached_property
     def on_host(self) -> dict[str, list[Placement]]:
         hosts: dict[str, list[Placement]] = collections.defaultdict(list)
         for placement in self.placements:

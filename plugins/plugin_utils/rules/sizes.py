@@ -93,7 +93,7 @@ def tensor_parallel(context: Context) -> t.Iterator[Finding]:
 
 
 def pipeline_and_context(context: Context) -> t.Iterator[Finding]:
-    for instance in context.complete:
+    for instance in context.sized:
         yield from _pipeline_and_context(context, instance)
     prefill, decode = context.first("prefill"), context.first("decode")
     if prefill and decode and prefill.dcp_size != decode.dcp_size:
