@@ -116,6 +116,8 @@ class ActionModule(ActionBase):
         except OSError as problem:
             raise _Refused(f"cannot write {problem.filename}: {problem.strerror}") from problem
         self._show(plan, options, time.monotonic() - started)
+        if state is not None and options["show"]:
+            display.display(f"Rehearsed hosts are folders below {state}/hosts")
         result["errors"] = len(plan.errors)
         result["warnings_found"] = len(plan.findings) - len(plan.errors)
         if options["query"]:

@@ -59,6 +59,9 @@ class ActionModule(ActionBase):
                     _ask_tools(kept, view, hosts)
                 if tags & {"host", "ports", "image"}:
                     _ask_host(kept, view, hosts)
+                for host in hosts:
+                    if kept.wanted("npu", host) is None and kept.wanted("host", host) is None:
+                        kept.write("host", host, {})  # without chips there is nothing to ask with these tags
                 if "ports" in tags:
                     _listen(kept, hosts, options, int(variables["ansible_forks"]))
             else:

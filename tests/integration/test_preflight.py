@@ -140,6 +140,18 @@ def test_what_is_wrong_is_found_alone(fleet: Fleet) -> None:
         assert shown.rc == 0 and "d1 chip 3" in shown.stdout, gate
 
 
+def test_a_host_with_only_the_proxy_is_asked_what_concerns_it(
+    rehearse: t.Callable[..., Rehearsal], tmp_path: pathlib.Path
+) -> None:
+    given = inventory()
+    given["all"]["children"]["proxy"] = {"hosts": {"x1": {"ansible_host": "192.0.2.9"}}}
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump(given, sort_keys=False), encoding="utf-8")
+    alone = Fleet(rehearse(path))
+    for words in ("", "--tags fabric", "--tags ports"):
+        assert alone.found(cmdline=words) <= {("proxy-not-on-prefill", "warning", "x1", None)}, words
+
+
 def test_nothing_is_changed_and_each_question_asked_once(fleet: Fleet) -> None:
     fleet.check()
     before = fleet.tree()

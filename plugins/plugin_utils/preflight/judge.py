@@ -58,6 +58,9 @@ def judge(
             report.not_judged.append(check.id)
         else:
             _make(fleet, check, report, incomplete)
+    left_out = [tag for tag in TAGS if tag not in tags]
+    if left_out:
+        _say_what_other_tags_know(fleet, report, left_out)
     _mark_chips(fleet, report)
     order = {check.id: number for number, check in enumerate(checks.CHECKS)}
     hosts = {host: number for number, host in enumerate(fleet.expected)}
@@ -98,6 +101,21 @@ def _make(fleet: Fleet, check: Check, report: Report, incomplete: bool) -> None:
             chips = sum(place.chip is not None for place in passed)
             report.passed[check.id] = Tally({place.host for place in passed if row[place.host] == "ok"}, chips)
     report.cells[check.id] = row
+
+
+def _say_what_other_tags_know(fleet: Fleet, report: Report, left_out: list[Tag]) -> None:
+    """Checks that a host could not pass because of something that only a check of another tag would say."""
+    told = {place.host for verdict in report.verdicts for place in verdict.places}
+    first = next(check for check in report.checks if not check.needs)
+    say = checks.Say(first, fleet.hosts, fleet)
+    for host in fleet.hosts:
+        blocked = [check for check, hosts in report.blocked.items() if host in hosts]
+        if blocked and host not in told:
+            checks.other_tags(say, host, blocked, left_out)
+            report.cells[first.id][host] = "unknown"
+            if first.id in report.passed:
+                report.passed[first.id].hosts.discard(host)
+    report.verdicts += say.verdicts
 
 
 def _worse(one: Severity | None, other: Severity) -> Severity:

@@ -9,6 +9,7 @@ import typing as t
 from ..fleet import Fleet
 from . import fabric, hardware, host, identity, image, pings, ports
 from .catalog import BY_ID, CHECKS, HOST_CHECK
+from .hardware import other_tags
 from .say import Say
 
 Function = t.Callable[[Fleet, Say], None]
@@ -24,4 +25,4 @@ def function(check_id: str) -> Function:
     return t.cast(Function, found)
 
 
-__all__ = ["BY_ID", "CHECKS", "HOST_CHECK", "Say", "function"]
+__all__ = ["BY_ID", "CHECKS", "HOST_CHECK", "Say", "function", "other_tags"]

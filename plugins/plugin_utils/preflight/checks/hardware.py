@@ -49,6 +49,20 @@ def host_answers(fleet: Fleet, say: Say) -> None:
             say.ok(host)
 
 
+_OTHER_TAGS = Words(
+    "{checks} could not be judged on {host}, and what stands in the way is not looked at with these tags",
+    "run preflight of {host} with the tags {tags} too, or without tags",
+    "{host} 上无法判定 {checks}，而所选标签不检查其原因",
+    "对 {host} 同时使用标签 {tags}，或不带标签执行 preflight",
+)
+
+
+def other_tags(say: Say, host: str, blocked: t.Sequence[str], left_out: t.Sequence[str]) -> None:
+    """What a check of a tag that was not chosen would tell."""
+    tags = ",".join(left_out)
+    say.unknown(_OTHER_TAGS, host, expected="a judgement", found="not judged", checks=names(blocked), tags=tags)
+
+
 _TOOL = {
     "tool_missing": Words(
         "{tool} is not on {host}; looked in {places}",

@@ -459,6 +459,17 @@ def test_nobody_connects_to_a_host_with_only_the_proxy() -> None:
     assert said(report) == [] and "firewall" not in report.not_judged
 
 
+def test_what_only_another_tag_would_tell_is_not_passed_over() -> None:
+    case = fleets.good("a3")
+    case.host("d1")["findings"].append({**faults.finding("docker", None, None), "message": "does not answer"})
+    case.host("d1")["docker"] = None
+    (verdict,) = [one for one in case.judge(tags=["image"]).verdicts if one.severity != "info"]
+    assert (verdict.check, verdict.severity, verdict.host) == ("host-answers", "unknown", "d1")
+    assert "image-present" in verdict.message and "host" in verdict.fix
+    assert ("docker", "error", "d1", None) in said(case.judge(tags=["image", "host"]))
+    assert not [one for one in said(case.judge()) if one[0] == "host-answers"]
+
+
 def test_a_chip_that_hangs_is_one_finding() -> None:
     """After two calls that hung it is not asked again, by npu-smi neither."""
     case = fleets.good("a3")
