@@ -19,6 +19,7 @@ def restart_together(
     reasons: dict[str, str] = {}
     problems: list[str] = []
     running: set[str] = set()
+    broken: set[str] = set()
     for answer in answers:
         found = answer.get("units") if isinstance(answer, c.Mapping) else None
         for name, state in (found or {}).items():
@@ -28,15 +29,20 @@ def restart_together(
                 problems.append(f"{name}: {state['problem']}")
             if state["running"]:
                 running.add(name)
+            elif state["deployed"] and (state.get("end") or {}).get("code") != 0:
+                # Not stopped by order: its ranks elsewhere may stand as processes, and wait for it in vain.
+                broken.add(name)
             reason = _why(state)
             if reason:
                 reasons.setdefault(name, reason)
     for instance in instances:
         outside = [host for host in instance["hosts"] if host not in play_hosts]
-        if outside and instance["unit"] in running and instance["unit"] in reasons:
+        unit = instance["unit"]
+        if outside and unit in reasons and (unit in running or unit in broken):
+            verb = "it also runs" if unit in running else "it has other ranks"
             problems.append(
-                f"{instance['unit']} must start anew ({reasons[instance['unit']]}), but it also runs on {', '.join(outside[:4])}, "
-                "outside --limit; a group restarts on all of its hosts, so name them too"
+                f"{unit} must start anew ({reasons[unit]}), but {verb} on {', '.join(outside[:4])}, outside --limit; a group restarts "
+                "on all of its hosts, so name them too"
             )
     return {"units": list(reasons), "reasons": reasons, "problems": problems}
 

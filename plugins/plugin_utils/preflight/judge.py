@@ -35,7 +35,7 @@ def judge(
     halves = {_HALF_OF[tag] for tag in TAGS if tag in tags}
     fleet = Fleet(view, facts, pings, asked, expected_hosts, limits or Limits(), halves)
     chosen = [check for check in checks.CHECKS if check.tag in tags or not check.needs]
-    incomplete = len(fleet.hosts) < len(fleet.expected)
+    missing = [host for host in fleet.expected if host not in set(fleet.hosts)]
     report = Report(
         cluster=view["name"],
         hardware=view["hardware"],
@@ -57,7 +57,7 @@ def judge(
         if check.id.startswith("ping") and pings is None:
             report.not_judged.append(check.id)
         else:
-            _make(fleet, check, report, incomplete)
+            _make(fleet, check, report, missing)
     left_out = [tag for tag in TAGS if tag not in tags]
     if left_out:
         _say_what_other_tags_know(fleet, report, left_out)
@@ -75,8 +75,9 @@ def judge(
     return report
 
 
-def _make(fleet: Fleet, check: Check, report: Report, incomplete: bool) -> None:
-    """Make one check and enter what it says."""
+def _make(fleet: Fleet, check: Check, report: Report, missing: t.Sequence[str]) -> None:
+    """Make one check and enter what it says. missing: hosts of the plan that told nothing, or were not asked."""
+    incomplete = any(all(fleet.concerns(need, host) for need in check.needs) for host in missing)
     about = [host for host in fleet.hosts if all(fleet.concerns(need, host) for need in check.needs)]
     able = [host for host in about if all(fleet.has(need, host) for need in check.needs)]
     say = checks.Say(check, able, fleet)

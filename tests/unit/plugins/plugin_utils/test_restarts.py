@@ -58,3 +58,25 @@ def test_what_is_refused_is_named_and_what_is_unknown_passed_over() -> None:
 @pytest.mark.parametrize("answers", [[], [None], ["x"], [{}], [{"units": None}], [{"skipped": True}]])
 def test_hosts_without_an_answer(answers: list[t.Any]) -> None:
     assert restart_together(answers)["units"] == []
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (unit(current=False), "it also runs on d1"),
+        (unit(running=False, end={"reason": "rank 17 was killed", "code": 1}), "it has other ranks on d1"),
+        (unit(running=False, end=None), "it has other ranks on d1"),
+        # Stopped by order, or never there: somebody brings a group up host by host.
+        (unit(running=False, end={"reason": "stopped by order", "code": 0}), None),
+        (unit(deployed=False, running=False), None),
+        (unit(), None),
+    ],
+    ids=["another configuration", "a rank died", "a reboot", "stopped", "not deployed", "serves"],
+)
+def test_a_group_does_not_start_anew_on_a_part_of_its_hosts(state: dict[str, t.Any], says: str | None) -> None:
+    instances = [{"unit": "pd-d", "hosts": ["d1", "d2"]}]
+    problems = restart_together([on(pd_d=state)], instances, ["d2"])["problems"]
+    assert len(problems) == (says is not None)
+    if says is not None:
+        assert says in problems[0] and "outside --limit" in problems[0]
+    assert restart_together([on(pd_d=state)], instances, ["d1", "d2"])["problems"] == []

@@ -459,6 +459,17 @@ def test_nobody_connects_to_a_host_with_only_the_proxy() -> None:
     assert said(report) == [] and "firewall" not in report.not_judged
 
 
+def test_a_host_without_chips_is_not_missed_where_chips_are_compared() -> None:
+    case = fleets.good("a3")
+    case.view["hosts"]["p1"].update(instances=[], chips=[])
+    case.asked = ["p2", "d1", "d2"]
+    del case.facts["p1"]
+    case.pings = fleets.run_pings(case.view, case.facts)
+    not_judged = case.judge().not_judged
+    assert not {"tls-equal", "driver-equal", "address-unique", "ping"} & set(not_judged)
+    assert "kernel-equal" in not_judged
+
+
 def test_what_only_another_tag_would_tell_is_not_passed_over() -> None:
     case = fleets.good("a3")
     case.host("d1")["findings"].append({**faults.finding("docker", None, None), "message": "does not answer"})
