@@ -148,7 +148,7 @@ def test_a_host_with_only_the_proxy_is_asked_what_concerns_it(
     path = tmp_path / "hosts.yml"
     path.write_text(yaml.safe_dump(given, sort_keys=False), encoding="utf-8")
     alone = Fleet(rehearse(path))
-    for words in ("", "--tags fabric", "--tags ports"):
+    for words in ("", "--tags fabric"):
         assert alone.found(cmdline=words) <= {("proxy-not-on-prefill", "warning", "x1", None)}, words
 
 

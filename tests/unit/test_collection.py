@@ -185,6 +185,15 @@ def test_every_verb_is_a_playbook_at_the_root_and_in_the_collection() -> None:
     assert set(root) >= VERBS, f"missing: {sorted(VERBS - set(root))}"
 
 
+def test_every_verb_says_which_groups_it_needs() -> None:
+    """So that a --limit which leaves it nothing to do is refused by the plan."""
+    for verb, content in playbooks(ROOT / "playbooks").items():
+        plans = [play for play in content if str(play.get("ansible.builtin.import_playbook")).endswith("plan.yml")]
+        for play in plans:
+            assert play["vars"]["plan_needs"], verb
+        assert plans or verb in ("plan", "prefill", "decode"), verb
+
+
 def test_root_playbooks_only_import() -> None:
     """Whatever they did themselves would be missing when the collection is installed."""
     for verb, content in playbooks(ROOT).items():
