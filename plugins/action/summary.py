@@ -16,6 +16,7 @@ from ansible_collections.ascend.pd_serving.plugins.action import gate
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import inventory, report, slices
 
 display = Display()
+ROLE_GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 
 
 class ActionModule(ActionBase):
@@ -26,8 +27,17 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         result["changed"] = False
-        _spec, options = self.validate_argument_spec({"verified": {"type": "dict", "default": {}}})
+        _spec, options = self.validate_argument_spec(
+            {"verified": {"type": "dict", "default": {}}, "stopped": {"type": "bool", "default": False}}
+        )
         overview = slices.read(constants.DEFAULT_LOCAL_TMP, slices.CLUSTER_FILE) or {}
+        if options["stopped"]:
+            variables = task_vars or {}
+            groups = variables["groups"]
+            known = {"localhost", *(host for group in ROLE_GROUPS for host in groups.get(group, ()))}
+            others = [host for host in groups["all"] if host not in known]
+            display.display("\n".join(report.stopped_lines(overview, variables["ansible_play_hosts_all"], others)))
+            return result
         gated = {}
         skipped = []
         for instance in overview["instances"]:

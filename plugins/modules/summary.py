@@ -18,6 +18,10 @@ options:
     description: Result of M(ascend.pd_serving.completion_check), if it ran.
     type: dict
     default: {}
+  stopped:
+    description: Say instead what has been stopped on the hosts of the play, and which instances were left in parts.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Says that nothing was judged.

@@ -46,6 +46,25 @@ CLIENT_KEYS: dict[str, type] = {
     "enable_ssd_offload": bool,
     "ssd_offload_path": str,
 }
+# What AscendStoreConnector reads, as far as is known, and what kind of value it takes (None: any).
+STORE_KEYS: dict[str, type | None] = {
+    "backend": str,
+    "lookup_rpc_port": None,
+    "load_async": bool,
+    "consumer_is_to_put": bool,
+    "consumer_is_to_load": bool,
+    "discard_partial_chunks": bool,
+    "save_decode_cache": bool,
+    "use_layerwise": bool,
+    "prefill_pp_size": None,
+    "prefill_pp_layer_partition": None,
+    "h2d_stagger_us": None,
+    "layerwise_max_transfer_blocks": None,
+    "layerwise_max_transfer_bytes": None,
+    "layerwise_prefetch_layers": None,
+    "layerwise_num_shared_buffers": None,
+    "layerwise_independent_layers": None,
+}
 SIZE_DEFAULT = 1 << 30
 PROTOCOL = "ock.mmc.local_service.protocol"
 DRAM_SIZE = "ock.mmc.local_service.dram.size"

@@ -237,6 +237,24 @@ def status_lines(states: t.Sequence[UnitState]) -> list[str]:
 # Summary of a run ---------------------------------------------------------------------------------------------------
 
 
+def stopped_lines(overview: dict[str, t.Any], hosts: t.Sequence[str], others: t.Sequence[str]) -> list[str]:
+    """What stop.yml has done. *hosts*: those of the run; *others*: those of the inventory that have no role."""
+    lines = [
+        f"Cluster {overview['name']} is stopped on {count(len(hosts), 'host')}. Its files and logs are still there; site.yml starts "
+        "it again."
+    ]
+    for instance in overview["instances"]:
+        left = [host for host in instance["hosts"] if host not in hosts]
+        if 0 < len(left) < len(instance["hosts"]):
+            lines.append(
+                f"{instance['name']} serves no more: a group does not live without a part of it. What is left of it on {some(left)} has "
+                "to be stopped too before it starts again."
+            )
+    if others:
+        lines.append(f"Not looked at, since they are in no group of a role: {some(others)}.")
+    return lines
+
+
 def summary_lines(
     overview: dict[str, t.Any],
     gate: t.Mapping[str, dict[str, t.Any]],

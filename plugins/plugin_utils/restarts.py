@@ -39,10 +39,9 @@ def restart_together(
         outside = [host for host in instance["hosts"] if host not in play_hosts]
         unit = instance["unit"]
         if outside and unit in reasons and (unit in running or unit in broken):
-            verb = "it also runs" if unit in running else "it has other ranks"
             problems.append(
-                f"{unit} must start anew ({reasons[unit]}), but {verb} on {', '.join(outside[:4])}, outside --limit; a group restarts "
-                "on all of its hosts, so name them too"
+                f"{unit} must start anew ({reasons[unit]}), but its group is on {', '.join(outside[:4])} too, outside --limit; a group "
+                "restarts on all of its hosts, so name them too"
             )
     return {"units": list(reasons), "reasons": reasons, "problems": problems}
 

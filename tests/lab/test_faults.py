@@ -91,6 +91,8 @@ def test_the_docker_daemon_is_down(lab: Lab, deployed: Deployed) -> None:
     lab.sh("d2", STOP_DOCKER)
     with others_unharmed(lab, *OTHERS):
         refusal(deployed.cluster.run("site.yml"), "d2", "docker", "systemctl start docker")
+        run = deployed.cluster.run("site.yml", preflight_gate="off")
+        assert run.rc != 0 and "systemctl status docker" in run.failures()["d2"]
     lab.sh("d2", START_DOCKER)
     repaired(lab, deployed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import typing as t
 
-from .. import connectors, tables
+from .. import connectors, pool, tables
 from ..model import Finding, Placement
 from .context import Context, error, warning
 
@@ -41,8 +41,6 @@ _EXTRA = (
     "use_layerwise",
     "use_ascend_direct",
 )
-# What AscendStoreConnector reads, which the plan composes from pd_kv_pool.
-_STORE = ("backend", "lookup_rpc_port", "load_async", "consumer_is_to_put", "consumer_is_to_load")
 _SIZES = ("dp_size", "tp_size", "pp_size", "pp_layer_partition")
 _POLICIES = ("fail", "recompute")
 
@@ -70,7 +68,7 @@ def _unread_outside(context: Context, placement: Placement, config: t.Mapping[st
             continue
         near = _close(key, _OUTER)
         fix = f"move it into {_VARIABLE}.kv_connector_extra_config"
-        if key in _STORE:
+        if key in pool.STORE_KEYS and key not in _EXTRA:
             fix = "move it into pd_kv_pool, from which the plan writes the store's part"
         elif key not in _EXTRA:
             fix = f"did you mean {near}?" if near else f"{fix} if your connector reads it, or leave it out"
@@ -92,7 +90,7 @@ def _unread_inside(
         fix = f"did you mean {near}?" if near else None
         if key in _OUTER:
             fix = f"move it up to {_VARIABLE}.{key}: it is read there only"
-        elif key in _STORE:
+        elif key in pool.STORE_KEYS:
             fix = "move it into pd_kv_pool, from which the plan writes the store's part"
         elif known is _EXTRA and key in _SIZES:
             fix = "leave it out: the plan writes prefill's and decode's sizes from pd_tp_size and the like"

@@ -37,25 +37,6 @@ _MISPLACED = {
     "default_kv_lease_ttl": "pd_kv_pool.master",
     "kv_connector_extra_config": "pd_kv_pool itself, which is that mapping",
 }
-# What AscendStoreConnector reads, as far as is known, and what kind of value it takes (None: any).
-_STORE_KEYS: dict[str, type | None] = {
-    "backend": str,
-    "lookup_rpc_port": None,
-    "load_async": bool,
-    "consumer_is_to_put": bool,
-    "consumer_is_to_load": bool,
-    "discard_partial_chunks": bool,
-    "save_decode_cache": bool,
-    "use_layerwise": bool,
-    "prefill_pp_size": None,
-    "prefill_pp_layer_partition": None,
-    "h2d_stagger_us": None,
-    "layerwise_max_transfer_blocks": None,
-    "layerwise_max_transfer_bytes": None,
-    "layerwise_prefetch_layers": None,
-    "layerwise_num_shared_buffers": None,
-    "layerwise_independent_layers": None,
-}
 # Names of flags, dashes as well; names in memcache's files.
 _FLAG = re.compile(r"[a-z][a-z0-9_-]*")
 _MEMCACHE_KEY = re.compile(r"ock(\.[A-Za-z0-9_]+)+")
@@ -315,8 +296,8 @@ def pool_store_settings(context: Context) -> t.Iterator[Finding]:
         for key, value in settings.items():
             if key in _MISPLACED or key in pool.BACKENDS:
                 continue
-            if key not in _STORE_KEYS:
-                near = difflib.get_close_matches(key, [*_STORE_KEYS, *pool.OWN_KEYS], n=1, cutoff=0.7)
+            if key not in pool.STORE_KEYS:
+                near = difflib.get_close_matches(key, [*pool.STORE_KEYS, *pool.OWN_KEYS], n=1, cutoff=0.7)
                 yield warning(
                     "pool-unknown-setting",
                     "all",
@@ -325,7 +306,7 @@ def pool_store_settings(context: Context) -> t.Iterator[Finding]:
                     f"AscendStoreConnector has no setting {key}, as far as is known; it would be ignored",
                     f"did you mean {near[0]}?" if near else "check the name in vLLM-Ascend's guide to the KV pool",
                 )
-            elif _STORE_KEYS[key] is bool and not isinstance(value, bool):
+            elif pool.STORE_KEYS[key] is bool and not isinstance(value, bool):
                 yield _bad(f"{prefix}{key}", value, "must be true or false, without quotes")
             elif key in stages and str(value) != str(stages[key]):
                 yield _bad(

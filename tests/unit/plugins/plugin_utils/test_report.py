@@ -339,3 +339,14 @@ def test_a5_shows_its_fabric_and_decode_its_control_ports() -> None:
     assert lines[0].startswith("Cluster pd: a5 (uboe), MooncakeD2RHConnectorV1,")
     assert "28000-28003" in next(line for line in lines if line.startswith("p1"))
     assert "38100-38103,38200-38203" in next(line for line in lines if line.startswith("d1"))
+
+
+def test_stop_names_what_it_leaves_in_parts() -> None:
+    instances = [{"name": "prefill-p1", "hosts": ["p1"]}, {"name": "decode", "hosts": ["d1", "d2"]}]
+    overview = {"name": "pd", "instances": instances}
+    whole = report.stopped_lines(overview, ["p1", "d1", "d2"], [])
+    assert len(whole) == 1 and "Cluster pd is stopped on 3 hosts" in whole[0]
+    part = report.stopped_lines(overview, ["d2"], ["o1"])
+    assert "stopped on 1 host." in part[0]
+    assert "decode serves no more" in part[1] and "on d1 has" in part[1]
+    assert part[2:] == ["Not looked at, since they are in no group of a role: o1."]

@@ -63,9 +63,9 @@ def test_hosts_without_an_answer(answers: list[t.Any]) -> None:
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        (unit(current=False), "it also runs on d1"),
-        (unit(running=False, end={"reason": "rank 17 was killed", "code": 1}), "it has other ranks on d1"),
-        (unit(running=False, end=None), "it has other ranks on d1"),
+        (unit(current=False), "its group is on d1 too"),
+        (unit(running=False, end={"reason": "rank 17 was killed", "code": 1}), "its group is on d1 too"),
+        (unit(running=False, end=None), "its group is on d1 too"),
         # Stopped by order, or never there: somebody brings a group up host by host.
         (unit(running=False, end={"reason": "stopped by order", "code": 0}), None),
         (unit(deployed=False, running=False), None),
