@@ -16,7 +16,6 @@ from ansible_collections.ascend.pd_serving.plugins.action import gate
 from ansible_collections.ascend.pd_serving.plugins.plugin_utils import inventory, report, slices
 
 display = Display()
-ROLE_GROUPS = ("prefill", "decode", "proxy", "kv_pool")
 
 
 class ActionModule(ActionBase):
@@ -34,7 +33,7 @@ class ActionModule(ActionBase):
         if options["stopped"]:
             variables = task_vars or {}
             groups = variables["groups"]
-            known = {"localhost", *(host for group in ROLE_GROUPS for host in groups.get(group, ()))}
+            known = {"localhost", *(host for group in inventory.GROUPS for host in groups.get(group, ()))}
             others = [host for host in groups["all"] if host not in known]
             display.display("\n".join(report.stopped_lines(overview, variables["ansible_play_hosts_all"], others)))
             return result
