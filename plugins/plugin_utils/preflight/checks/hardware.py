@@ -380,18 +380,26 @@ _DRIVER_NOT_LOADED = Words(
 )
 
 
+def _same_version(one: str, other: str) -> bool:
+    """Either may leave out the last parts."""
+    one, other = one.strip().lower(), other.strip().lower()
+    return one.startswith(other) or other.startswith(one)
+
+
 def _not_loaded(fleet: Fleet, say: Say) -> set[str]:
     """Hosts that were not rebooted since another driver was installed."""
     hosts = set()
     for host in say.hosts:
-        filed, loaded = mapping(fleet.npu(host).get("driver")).get("driver"), fleet.smi(host).get("version")
-        if not isinstance(filed, str) or not isinstance(loaded, str):
+        told, loaded = mapping(fleet.npu(host).get("driver")), fleet.smi(host).get("version")
+        # The file may count the component apart from its package; npu-smi shows the latter.
+        filed = [
+            told[key] for key in ("driver", "driver_package") if isinstance(told.get(key), str) and told[key].strip()
+        ]
+        if not filed or not isinstance(loaded, str) or not loaded.strip():
             continue
-        installed, shown = filed.strip().lower(), loaded.strip().lower()
-        # Either may leave out the last parts.
-        if installed and shown and not installed.startswith(shown) and not shown.startswith(installed):
+        if not any(_same_version(one, loaded) for one in filed):
             hosts.add(host)
-            say.warning(_DRIVER_NOT_LOADED, host, expected=filed, found=loaded, place=f"{VENDOR}/version.info")
+            say.warning(_DRIVER_NOT_LOADED, host, expected=filed[-1], found=loaded, place=f"{VENDOR}/version.info")
     return hosts
 
 

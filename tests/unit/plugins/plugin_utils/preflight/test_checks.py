@@ -481,6 +481,14 @@ def test_what_only_another_tag_would_tell_is_not_passed_over() -> None:
     assert not [one for one in said(case.judge()) if one[0] == "host-answers"]
 
 
+def test_a_component_version_beside_the_package_of_npu_smi_is_no_fault() -> None:
+    case = fleets.good("a3")
+    for host in case.hosts:
+        driver = case.facts[host]["npu"]["driver"]
+        driver.update(driver="7.35.23", driver_package=case.facts[host]["npu"]["npu_smi"]["version"])
+    assert said(case.judge(tags=["hardware"])) == []
+
+
 def test_a_chip_that_hangs_is_one_finding() -> None:
     """After two calls that hung it is not asked again, by npu-smi neither."""
     case = fleets.good("a3")
