@@ -247,8 +247,8 @@ def stopped_lines(overview: dict[str, t.Any], hosts: t.Sequence[str], others: t.
         left = [host for host in instance["hosts"] if host not in hosts]
         if 0 < len(left) < len(instance["hosts"]):
             lines.append(
-                f"{instance['name']} serves no more: a group does not live without a part of it. What is left of it on {some(left)} has "
-                "to be stopped too before it starts again."
+                f"{instance['name']} serves no more: a group does not live without a part of it, and {some(left)} still "
+                f"{'has' if len(left) == 1 else 'have'} the rest. site.yml over all of its hosts starts it anew."
             )
     if others:
         lines.append(f"Not looked at, since they are in no group of a role: {some(others)}.")

@@ -348,5 +348,5 @@ def test_stop_names_what_it_leaves_in_parts() -> None:
     assert len(whole) == 1 and "Cluster pd is stopped on 3 hosts" in whole[0]
     part = report.stopped_lines(overview, ["d2"], ["o1"])
     assert "stopped on 1 host." in part[0]
-    assert "decode serves no more" in part[1] and "on d1 has" in part[1]
+    assert "decode serves no more" in part[1] and "d1 still has the rest" in part[1]
     assert part[2:] == ["Not looked at, since they are in no group of a role: o1."]
